@@ -1,0 +1,64 @@
+// Profile: everything that defines a cache backend. Two profiles that could give different bits have different
+// canonical() texts, and equal ones have equal hashes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kveval {
+
+enum class Format : uint8_t { f32, fp16, bf16, e4m3, e5m2, int8 };
+
+enum class ScaleAxis : uint8_t {
+  none,        // codes are the values
+  tensor,      // one static float32 per layer and part, measured by Engine::resolve, then frozen
+  token_head,  // one float32 per token and KV head, absmax / largest code, computed on write
+};
+
+enum class CacheMode : uint8_t {
+  as_you_go,  // prefill already reads quantized keys and values: what a server does
+  transcode,  // one fp16 prefill, re-encoded once behind the prefix: isolates the read error, one prefill for all
+};
+
+// Keys or values.
+struct CachePart {
+  Format format = Format::fp16;
+  ScaleAxis scale = ScaleAxis::none;
+  std::vector<float> static_scales;  // [layers] once resolved; empty before and for the other axes
+  bool operator==(const CachePart&) const = default;
+};
+
+struct Profile {
+  CachePart k, v;
+  std::vector<int> skip_layers;  // sorted, unique: these layers stay in fp16
+  CacheMode mode = CacheMode::as_you_go;
+  bool operator==(const Profile&) const = default;
+
+  bool needs_resolve() const;  // a tensor scale without its numbers
+};
+
+// Grammar, items separated by commas:
+//   profile := preset item* | "k=" format ",v=" format item*
+//   item    := "k=" format | "v=" format | "scale=" axis | "skip-layers=" range ("," range)*
+//              | "mode=" ("as-you-go" | "transcode")
+//   preset  := f32 | fp16 | bf16 | e4m3 | e5m2 | int8 | int8-tensor | fp8 (= e4m3, as in vLLM)
+//   format  := f32 | fp16 | bf16 | e4m3 | e5m2 | int8;  axis := none | tensor | token-head;  range := N | N-M
+// Throws Error{usage} that names the word it does not know and lists those it does.
+Profile parse_profile(std::string_view text);
+
+// "fp16,int8,k=e4m3,v=fp16,e4m3,skip-layers=0-1,27" is four profiles: in a list a preset or a "k=" begins a new one.
+std::vector<Profile> parse_profile_list(std::string_view text);
+
+// The shortest text that parses back to the profile (static scales left out): its name in tables.
+std::string canonical(const Profile& profile);
+
+std::string to_json(const Profile& profile);  // every field, static scales included; parses back exactly
+Profile profile_from_json(std::string_view json);
+std::string profile_hash(const Profile& profile);  // XXH3-128 of to_json, 32 hex digits
+
+const char* name_of(Format format);
+size_t bytes_per_element(Format format);
+
+}  // namespace kveval

@@ -1,0 +1,32 @@
+// Text to token ids and back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kveval {
+
+using Token = int32_t;
+using Tokens = std::vector<Token>;
+
+// Immutable after construction, so threads may share one.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Special tokens written out in `text` are plain characters here: a haystack can never smuggle one in.
+  // Adds neither BOS nor EOS.
+  virtual Tokens encode(std::string_view text) const = 0;
+  virtual std::string decode(const Tokens& tokens) const = 0;
+
+  virtual int vocabulary_size() const = 0;
+  virtual std::optional<Token> bos() const = 0;  // prepended to a prompt when the model wants one
+  virtual std::optional<Token> eos() const = 0;
+  virtual std::string hash() const = 0;  // XXH3-128 of the tokenizer's definition, 32 hex digits
+};
+
+}  // namespace kveval
