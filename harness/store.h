@@ -1,8 +1,11 @@
-// Every sample of every run in one SQLite file (schema.sql). The only door to it for the harness and the reports.
+// Every sample of every run in one SQLite file (schema.sql). The only door to it for the harness and the
+// reports.
 //
-// A group (one haystack, all arms) is committed in one transaction: a killed run loses at most the group in flight.
+// A group (one haystack, all arms) is committed in one transaction: a killed run loses at most the group in
+// flight.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -24,7 +27,8 @@ struct RunRecord {
   std::string id;  // "20261129-184233-3fa9"
   std::string suite;
   std::string suite_json, suite_hash;
-  std::string config_json, config_hash;  // resolved: model, profiles, decoding, mode, seed; nothing that cannot change results
+  std::string config_json,
+      config_hash;  // resolved: model, profiles, decoding, mode, seed; nothing that cannot change results
   RunStatus status = RunStatus::running;
   int64_t started_ms = 0;  // Unix time
   std::optional<int64_t> finished_ms;
@@ -37,7 +41,7 @@ struct RunRecord {
   std::string cache_mode;  // "as-you-go" | "transcode"
   std::string tool_version, git_sha;
   std::optional<bool> git_dirty;
-  std::string host, simd, argv_json;
+  std::string host, cpu, simd, argv_json;  // for information: never change results
   int threads = 0;
   int groups_planned = 0;
 };
@@ -84,10 +88,10 @@ struct SampleRecord {
   // state == ok
   std::optional<bool> correct;  // by the task's primary scorer
   std::optional<bool> strict, first, contains;
-  std::string output;                 // decoded answer
+  std::string output;  // decoded answer
   std::vector<int32_t> output_tokens;
-  std::string stop;                   // "eos" | "string" | "length"
-  std::optional<double> gold_nll;     // nats, summed over the target's tokens
+  std::string stop;                // "eos" | "string" | "length"
+  std::optional<double> gold_nll;  // nats, summed over the target's tokens
   // Against the run's baseline arm, on the target's positions; empty for the baseline itself.
   std::optional<double> kl;              // mean over positions of KL(baseline || arm), nats
   std::optional<double> top1_agreement;  // share of positions with the same most probable token
@@ -124,15 +128,18 @@ struct SampleView {
   std::string task;
   int task_version = 0;
   int length = 0;
-  int haystack = 0;         // index within the cell: (task, length, haystack) is the cluster
+  int haystack = 0;  // index within the cell: (task, length, haystack) is the cluster
   SampleRecord sample;
 };
 
 class Store {
  public:
   enum class Mode { read_only, read_write };  // read_write creates and migrates
-  // Throws Error{bad_file}: not SQLite, not a kveval database, written by a newer kveval, locked, unwritable folder.
-  Store(const std::filesystem::path& path, Mode mode);
+  // Throws Error{bad_file}: not SQLite, not a kveval database, written by a newer kveval, locked, unwritable
+  // folder. Everything below throws Error{bad_file} for a damaged file and Error{run} for a full disk or a
+  // lock that another process holds for longer than `patience`.
+  Store(const std::filesystem::path& path, Mode mode,
+        std::chrono::milliseconds patience = std::chrono::seconds(5));
   ~Store();
   Store(Store&&) noexcept;
 
@@ -140,19 +147,26 @@ class Store {
   void begin_run(const RunRecord& run, std::vector<ArmRecord>& arms);  // assigns arm ids
   void commit_group(const std::string& run_id, const GroupResult& group);
   void heartbeat(const std::string& run_id, int64_t now_ms);
-  void set_status(const std::string& run_id, RunStatus status, int64_t now_ms);  // complete, interrupted, failed set finished_ms
-  void claim(const std::string& run_id, int64_t pid, int64_t now_ms);  // resume: status running again, owner recorded
+  void set_status(const std::string& run_id, RunStatus status,
+                  int64_t now_ms);  // complete, interrupted, failed set finished_ms
+  void claim(const std::string& run_id, int64_t pid,
+             int64_t now_ms);  // resume: status running again, owner recorded
+  // begin_run and claim make this Store the run's owner: commit_group throws Error{run} once another has
+  // claimed it.
 
   // --- reading
   std::vector<RunRecord> runs() const;  // newest first
   // "latest", a whole id, or a unique prefix or suffix of one. Throws Error{usage} naming the candidates.
   RunRecord find_run(std::string_view reference) const;
-  std::vector<ArmRecord> arms(const std::string& run_id) const;             // by position
-  std::vector<std::string> done_groups(const std::string& run_id) const;    // "task/length/haystack"
-  std::vector<SampleView> samples(int64_t arm_id) const;                    // by family, length, haystack, index
-  std::vector<DiagnosticRecord> diagnostics(int64_t arm_id) const;          // summed over haystacks
+  std::vector<ArmRecord> arms(const std::string& run_id) const;           // by position
+  std::vector<std::string> done_groups(const std::string& run_id) const;  // "task/length/haystack"
+  std::vector<SampleView> samples(int64_t arm_id) const;            // by family, length, haystack, index
+  std::vector<DiagnosticRecord> diagnostics(int64_t arm_id) const;  // summed over haystacks
   HaystackRecord haystack(int64_t haystack_id) const;
+  std::vector<std::string> runs_with_item(std::string_view item_key_prefix) const;  // run ids, newest first
   std::filesystem::path path() const;
+  std::string notice()
+      const;  // one sentence for the user, or empty: "... cannot use write-ahead logging ..."
 
  private:
   struct State;

@@ -1,0 +1,44 @@
+// The verbs of the program, one file each. A registration adds its subcommand, options and callback; the
+// callback prints data on stdout and messages on stderr, throws Error for what cannot be done, and sets
+// Context::exit_code where success is not 0.
+#pragma once
+
+#include <atomic>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/store.h"
+
+namespace CLI {
+class App;
+}
+
+namespace kveval {
+
+// What every verb shares: the options of the whole program.
+struct Context {
+  std::string db = "kveval.db";  // --db, KVEVAL_DB
+  bool quiet = false;            // -q: data only, no progress, no advice
+  std::string color = "auto";    // --color: auto | always | never
+  std::vector<std::string> argv;
+  const std::atomic<int>* interrupts = nullptr;  // SIGINT and SIGTERM so far
+  int exit_code = 0;
+};
+
+void add_run_command(CLI::App& app, Context& context);
+void add_resume_command(CLI::App& app, Context& context);
+void add_list_command(CLI::App& app, Context& context);
+void add_show_command(CLI::App& app, Context& context);
+void add_compare_command(CLI::App& app, Context& context);
+void add_report_command(CLI::App& app, Context& context);
+
+// Opens the database of the context and says on stderr what the user should know about it.
+// Reading a database that does not exist is Error{no_baseline}: there is nothing to read yet.
+Store open_store(const Context& context, Store::Mode mode);
+
+// --color, NO_COLOR and whether `stream` is a terminal.
+bool use_color(const Context& context, std::FILE* stream);
+
+}  // namespace kveval
