@@ -17,8 +17,8 @@ enum class ErrorKind {
 
 // `what()` says what went wrong and where in one sentence; `hint` says what to do next (may be empty).
 struct Error : std::runtime_error {
-  Error(ErrorKind kind, const std::string& message, std::string hint = {})
-      : std::runtime_error(message), kind(kind), hint(std::move(hint)) {}
+  Error(ErrorKind error_kind, const std::string& message, std::string next_step = {})
+      : std::runtime_error(message), kind(error_kind), hint(std::move(next_step)) {}
   ErrorKind kind;
   std::string hint;
 };
