@@ -47,4 +47,7 @@ struct Model {
 // Throws Error{bad_file} naming the first tensor whose shape does not follow from the configuration.
 void check_shapes(const Model& model);
 
+// What Model::hash holds: changes with any bit of the configuration or of a weight.
+std::string hash_of(const ModelConfig& config, const Weights& weights);
+
 }  // namespace kveval

@@ -1,0 +1,198 @@
+// A forward pass in float64, written to be read: what every engine is compared with. Works straight from
+// Weights and ModelConfig and shares nothing with the engines; sines, exponentials and powers are the C++
+// library's.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "engine/model/config.h"
+#include "engine/model/weights.h"
+#include "engine/random.h"
+#include "engine/text/tokenizer.h"
+
+namespace kveval::reference {
+
+using Vector = std::vector<double>;
+
+// Replaces keys (after RoPE) or values by what a cache would give back.
+// rows: [tokens][kv_heads][head_dim], flattened.
+using CacheRounding = std::function<void(int layer, bool keys, Vector& rows)>;
+
+// W x. Columns outside, so that the compiler can keep several rows in flight; each row still sums in column
+// order.
+class Linear {
+ public:
+  explicit Linear(const Matrix& matrix)
+      : rows_(size_t(matrix.rows)), cols_(size_t(matrix.cols)), by_column_(matrix.values.size()) {
+    for (size_t r = 0; r < rows_; ++r)
+      for (size_t c = 0; c < cols_; ++c) by_column_[c * rows_ + r] = matrix.values[r * cols_ + c];
+  }
+
+  Vector operator()(const Vector& x) const {
+    Vector y(rows_, 0.0);
+    for (size_t c = 0; c < cols_; ++c) {
+      if (x[c] == 0.0) continue;  // most of the phantom's residual stream
+      const double* column = by_column_.data() + c * rows_;
+      for (size_t r = 0; r < rows_; ++r) y[r] += column[r] * x[c];
+    }
+    return y;
+  }
+
+ private:
+  size_t rows_, cols_;
+  Vector by_column_;
+};
+
+inline Vector rms_norm(const Vector& x, const std::vector<float>& weight, double epsilon) {
+  double squares = 0;
+  for (double value : x) squares += value * value;
+  const double scale = 1.0 / std::sqrt(squares / double(x.size()) + epsilon);
+  Vector y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * scale * weight[i];
+  return y;
+}
+
+inline void add(Vector& x, const Vector& y) {
+  for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+}
+
+inline void rope(double* head, size_t position, const ModelConfig& config) {
+  const size_t half = size_t(config.head_dim) / 2;
+  for (size_t i = 0; i < half; ++i) {
+    const double angle = double(position) * std::pow(config.rope_theta, -2.0 * double(i) / config.head_dim);
+    const size_t a = config.rope_style == RopeStyle::halves ? i : 2 * i;
+    const size_t b = config.rope_style == RopeStyle::halves ? i + half : 2 * i + 1;
+    const double x = head[a], y = head[b];
+    head[a] = x * std::cos(angle) - y * std::sin(angle);
+    head[b] = y * std::cos(angle) + x * std::sin(angle);
+  }
+}
+
+// One query head over the keys and values of its KV head; rows are `stride` apart, positions first .. last
+// are seen.
+inline void attend(const double* q, const double* k, const double* v, size_t stride, size_t first,
+                   size_t last, size_t head_dim, double* out) {
+  Vector weights;
+  double largest = -INFINITY;
+  for (size_t p = first; p <= last; ++p) {
+    double score = 0;
+    for (size_t d = 0; d < head_dim; ++d) score += q[d] * k[p * stride + d];
+    weights.push_back(score / std::sqrt(double(head_dim)));
+    largest = std::max(largest, weights.back());
+  }
+  double total = 0;
+  for (double& weight : weights) total += weight = std::exp(weight - largest);
+  for (size_t d = 0; d < head_dim; ++d) out[d] = 0;
+  for (size_t p = first; p <= last; ++p)
+    for (size_t d = 0; d < head_dim; ++d) out[d] += weights[p - first] / total * v[p * stride + d];
+}
+
+// Logits [vocabulary] that follow each of `positions` (sorted) in `tokens`.
+inline std::vector<Vector> logits(const Model& model, const Tokens& tokens,
+                                  const std::vector<size_t>& positions,
+                                  const CacheRounding& round_cache = {}) {
+  const ModelConfig& config = model.config;
+  const size_t head_dim = size_t(config.head_dim);
+  std::vector<Vector> stream;
+  for (Token token : tokens) {
+    const float* row = model.weights.embedding.row(token);
+    stream.emplace_back(row, row + config.width);
+  }
+  std::vector<size_t> every_position;
+  for (size_t p = 0; p < tokens.size(); ++p) every_position.push_back(p);
+
+  for (size_t l = 0; l < config.layers.size(); ++l) {
+    const LayerConfig& layer = config.layers[l];
+    const LayerWeights& w = model.weights.layers[l];
+    const Linear q_of(w.q), k_of(w.k), v_of(w.v), o_of(w.o), gate_of(w.gate), up_of(w.up), down_of(w.down);
+    const size_t heads = size_t(layer.heads), kv_heads = size_t(layer.kv_heads);
+
+    Vector keys, values;
+    for (size_t p = 0; p < tokens.size(); ++p) {
+      const Vector x = rms_norm(stream[p], w.attention_norm, config.norm_epsilon);
+      Vector k = k_of(x);
+      const Vector v = v_of(x);
+      if (layer.rope)
+        for (size_t h = 0; h < kv_heads; ++h) rope(&k[h * head_dim], p, config);
+      keys.insert(keys.end(), k.begin(), k.end());
+      values.insert(values.end(), v.begin(), v.end());
+    }
+    if (round_cache) {
+      round_cache(int(l), true, keys);
+      round_cache(int(l), false, values);
+    }
+
+    // The last layer's other positions reach nothing.
+    for (size_t p : l + 1 == config.layers.size() ? positions : every_position) {
+      Vector q = q_of(rms_norm(stream[p], w.attention_norm, config.norm_epsilon));
+      Vector attended(heads * head_dim);
+      const size_t first =
+          layer.window > 0 && p + 1 > size_t(layer.window) ? p + 1 - size_t(layer.window) : 0;
+      for (size_t h = 0; h < heads; ++h) {
+        if (layer.rope) rope(&q[h * head_dim], p, config);
+        const size_t kv_head = h / (heads / kv_heads);
+        attend(&q[h * head_dim], &keys[kv_head * head_dim], &values[kv_head * head_dim], kv_heads * head_dim,
+               first, p, head_dim, &attended[h * head_dim]);
+      }
+      add(stream[p], o_of(attended));
+
+      const Vector x = rms_norm(stream[p], w.ff_norm, config.norm_epsilon);
+      Vector hidden = gate_of(x);
+      const Vector up = up_of(x);
+      for (size_t i = 0; i < hidden.size(); ++i) hidden[i] *= up[i] / (1.0 + std::exp(-hidden[i]));  // SiLU
+      add(stream[p], down_of(hidden));
+    }
+  }
+
+  const Linear head(model.weights.head);
+  std::vector<Vector> result;
+  for (size_t p : positions)
+    result.push_back(head(rms_norm(stream[p], model.weights.output_norm, config.norm_epsilon)));
+  return result;
+}
+
+inline Matrix random_matrix(int rows, int cols, Random& random) {
+  Matrix matrix{rows, cols, {}};
+  for (size_t i = 0; i < size_t(rows) * size_t(cols); ++i)
+    matrix.values.push_back(float(random.normal() / std::sqrt(double(cols))));
+  return matrix;
+}
+
+// Weights that keep activations near 1, norm weights near 1. No tokenizer.
+inline Model random_model(const ModelConfig& config, uint64_t seed) {
+  Random random(seed);
+  const auto norm = [&] {
+    std::vector<float> weight;
+    for (int i = 0; i < config.width; ++i) weight.push_back(float(1.0 + 0.1 * random.normal()));
+    return weight;
+  };
+  Model model{"random", "", config, {}, nullptr};
+  model.weights.embedding = random_matrix(config.vocabulary, config.width, random);
+  for (float& value : model.weights.embedding.values) value *= float(std::sqrt(double(config.width)));
+  for (const LayerConfig& layer : config.layers) {
+    const int q_rows = layer.heads * config.head_dim, kv_rows = layer.kv_heads * config.head_dim;
+    LayerWeights w;
+    w.attention_norm = norm();
+    w.q = random_matrix(q_rows, config.width, random);
+    w.k = random_matrix(kv_rows, config.width, random);
+    w.v = random_matrix(kv_rows, config.width, random);
+    w.o = random_matrix(config.width, q_rows, random);
+    w.ff_norm = norm();
+    w.gate = random_matrix(layer.ff, config.width, random);
+    w.up = random_matrix(layer.ff, config.width, random);
+    w.down = random_matrix(config.width, layer.ff, random);
+    model.weights.layers.push_back(std::move(w));
+  }
+  model.weights.output_norm = norm();
+  model.weights.head = random_matrix(config.vocabulary, config.width, random);
+  model.hash = hash_of(model.config, model.weights);
+  return model;
+}
+
+}  // namespace kveval::reference

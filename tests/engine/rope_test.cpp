@@ -1,0 +1,59 @@
+#include "engine/model/rope.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "engine/random.h"
+
+namespace kveval {
+namespace {
+
+TEST(Rope, RowsAreTheRoundedCosinesAndSines) {
+  for (int head_dim : {64, 128, 256}) {
+    for (double theta : {1e4, 1e5, 1e6}) {
+      ModelConfig config;
+      config.head_dim = head_dim;
+      config.rope_theta = theta;
+      const RopeTable table = make_rope_table(config);
+      for (size_t first : {0u, 1u, 8191u, 131070u, 1048573u}) {
+        constexpr int kRows = 3;
+        const size_t half = size_t(head_dim) / 2;
+        std::vector<float> cos(kRows * half), sin(kRows * half);
+        rope_rows(table, first, kRows, cos.data(), sin.data());
+        for (size_t i = 0; i < cos.size(); ++i) {
+          const long double frequency = powl((long double)theta, -2.0L * (long double)(i % half) / head_dim);
+          const long double angle = (long double)(first + i / half) * frequency;
+          // Half a float32 step of 1, and the angle's own rounding in float64: 2^20 * 2^-52.
+          EXPECT_NEAR(cos[i], double(cosl(angle)), 3.1e-8)
+              << head_dim << " " << theta << " " << first << " " << i;
+          EXPECT_NEAR(sin[i], double(sinl(angle)), 3.1e-8)
+              << head_dim << " " << theta << " " << first << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Rope, RowsDoNotDependOnHowTheyAreCut) {
+  ModelConfig config;
+  config.head_dim = 128;
+  const RopeTable table = make_rope_table(config);
+  constexpr int kRows = 96;
+  std::vector<float> cos(kRows * 64), sin(kRows * 64), cos_cut(kRows * 64), sin_cut(kRows * 64);
+  rope_rows(table, 5000, kRows, cos.data(), sin.data());
+  Random random(1);
+  for (int row = 0; row < kRows;) {
+    const int count = std::min(kRows - row, 1 + int(random.below(17)));
+    rope_rows(table, 5000 + size_t(row), count, cos_cut.data() + row * 64, sin_cut.data() + row * 64);
+    row += count;
+  }
+  EXPECT_EQ(cos, cos_cut);
+  EXPECT_EQ(sin, sin_cut);
+}
+
+}  // namespace
+}  // namespace kveval
