@@ -1,8 +1,9 @@
 // The paged KV cache: pages of 64, 128 or 256 tokens, shared between sequences by reference count.
 //
 // One page holds one layer's codes of all its KV heads for page_tokens consecutive positions, as tiles of 64
-// positions: keys [head_dim][64], values [64][head_dim] (attention's lanes run over keys, then over dimensions),
-// each followed by its scales. Tile i of a sequence always starts at position 64 i, whatever was forked or cut.
+// positions: keys [head_dim][64], values [64][head_dim] (attention's lanes run over keys, then over
+// dimensions), each followed by its scales. Tile i of a sequence always starts at position 64 i, whatever was
+// forked or cut.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@ namespace kveval::kv {
 
 inline constexpr int kTileTokens = 64;
 
-// One KV head's codes for 64 positions. Unwritten values are zero codes; unwritten keys are never used unmasked.
+// One KV head's codes for 64 positions. Unwritten values are zero codes; unwritten keys are never used
+// unmasked.
 struct Tile {
   const uint8_t* k;      // [head_dim][64] codes
   const uint8_t* v;      // [64][head_dim] codes
@@ -30,29 +32,40 @@ struct Tile {
 struct LayerShape {
   int kv_heads = 1;
   int head_dim = 64;  // a multiple of 16
-  int window = 0;     // 0: attends to everything before it; else to the last `window` positions, itself included
+  int window = 0;  // 0: attends to everything before it; else to the last `window` positions, itself included
 };
 
-// Where things lie inside a page of one layer.
+// Where things lie inside a page of one layer: head after head, each head's tiles in order, each tile as key
+// codes, key scales, value codes, value scales. Every part starts on a multiple of 64 bytes.
 struct PageLayout {
   int kv_heads = 0;
   int head_dim = 0;
   int page_tokens = 0;
   Format k_format{}, v_format{};
   ScaleAxis k_axis{}, v_axis{};
-  // For ScaleAxis::tensor: the layer's scale, 64 times over, so that a tile reads like any other. Owned by the cache.
+  // For ScaleAxis::tensor: the layer's scale, 64 times over, so that a tile reads like any other. Owned by
+  // the cache.
   const float* k_static = nullptr;
   const float* v_static = nullptr;
+  size_t k_scales_at = 0, v_at = 0, v_scales_at = 0;  // byte offsets inside a tile
+  size_t tile_bytes = 0;
   size_t page_bytes = 0;  // codes and scales, every byte that grows with the context
 
   int tiles_per_page() const { return page_tokens / kTileTokens; }
+  size_t tile_at(int kv_head, int tile_in_page) const {
+    return (size_t(kv_head) * size_t(tiles_per_page()) + size_t(tile_in_page)) * tile_bytes;
+  }
   Tile tile(const uint8_t* page, int kv_head, int tile_in_page) const;
 };
 
+// The layout of layer `layer` under `profile`, static scales left null. Throws Error{usage} for a shape or
+// page size the cache does not have.
+PageLayout page_layout(const LayerShape& shape, const Profile& profile, int layer, int page_tokens);
+
 struct Page;  // refcounted; defined in cache.cpp
 
-// A sequence's page table. Movable; dropping it releases its share of the pages. Not copyable: fork() says what it
-// costs.
+// A sequence's page table. Movable; dropping it releases its share of the pages. Not copyable: fork() says
+// what it costs.
 class Sequence {
  public:
   Sequence(Sequence&&) noexcept;
@@ -71,8 +84,8 @@ class Sequence {
   // ... representation in the .cpp's terms: tables per layer
   class Cache* cache_ = nullptr;
   size_t length_ = 0;
-  std::vector<std::vector<Page*>> tables_;                // [layer][page]
-  std::vector<std::vector<const uint8_t*>> base_;         // [layer][page], what pages() shows
+  std::vector<std::vector<Page*>> tables_;         // [layer][page]
+  std::vector<std::vector<const uint8_t*>> base_;  // [layer][page], what pages() shows
   std::vector<CacheDiagnostic> diagnostics_;
 };
 
@@ -88,20 +101,21 @@ class Cache {
   Sequence fork(const Sequence& parent);  // shares every page; O(pages) pointers, no codes copied
   void truncate(Sequence& sequence, size_t length);
 
-  // Makes room for `tokens` more positions in every layer: allocates pages, copies a shared partial page first
-  // (only its written rows). Then write() each layer. Throws Error{run} when memory runs out.
+  // Makes room for `tokens` more positions in every layer: allocates pages, copies a shared partial page
+  // first (only its written rows). Then write() each layer. Throws Error{run} when memory runs out.
   void extend(Sequence& sequence, size_t tokens);
 
-  // Encodes rows of one KV head at positions first .. first + tokens, which extend() reserved. `k` and `v` point at
-  // the head's first row; rows are `stride` floats apart. Distinct (layer, head) pairs may be written concurrently.
+  // Encodes rows of one KV head at positions first .. first + tokens, which extend() reserved. `k` and `v`
+  // point at the head's first row; rows are `stride` floats apart. Distinct (layer, head) pairs may be
+  // written concurrently.
   void write(Sequence& sequence, int layer, int kv_head, size_t first, size_t tokens, const float* k,
              const float* v, size_t stride);
 
   // Windowed layers drop their reference to pages that no position >= next_position can see.
   void release_behind_window(Sequence& sequence, size_t next_position);
 
-  // A sequence of this cache whose codes are those of `source` (another cache over the same layers and page size)
-  // decoded and encoded again under this cache's profile.
+  // A sequence of this cache whose codes are those of `source` (another cache over the same layers and page
+  // size) decoded and encoded again under this cache's profile.
   Sequence transcode(const Sequence& source);
 
   const PageLayout& layout(int layer) const;
@@ -113,8 +127,8 @@ class Cache {
 // What one more token costs, summed over layers, codes and scales: exact for a full page.
 size_t bytes_per_token(std::span<const LayerShape> layers, const Profile& profile);
 
-// Peak bytes of a sequence of `tokens` fed in chunks of `chunk`: windowed layers keep min(tokens, window + chunk),
-// rounded up to pages.
+// Peak bytes of a sequence of `tokens` fed in chunks of `chunk`: windowed layers keep min(tokens, window +
+// chunk), rounded up to pages.
 size_t bytes_for(std::span<const LayerShape> layers, const Profile& profile, int page_tokens, size_t tokens,
                  size_t chunk);
 
