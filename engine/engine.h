@@ -79,7 +79,7 @@ struct CacheDiagnostic {
   int kv_head = 0;
   bool keys = true;
   uint64_t elements = 0;
-  uint64_t clipped = 0;     // |x / scale| beyond the format's largest value
+  uint64_t clipped = 0;     // |x / scale| rounds beyond the format's largest value
   uint64_t flushed = 0;     // x != 0 stored as zero
   float absolute_max = 0;   // of x before encoding
   double error_energy = 0;  // sum of (decoded - x)^2
