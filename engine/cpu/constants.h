@@ -1,0 +1,21 @@
+// Numbers that the definition (scalar.cpp) and the SIMD levels share. Nothing but constants: every level
+// includes it.
+#pragma once
+
+namespace kveval::cpu {
+
+// exp2(x): n = x rounded to an integer, r = x - n in [-1/2, 1/2], 2^n * p(r); p has degree 6 (minimax, 0.93
+// ulp).
+inline constexpr float kExp2[] = {1.f,
+                                  0.6931471824645996f,
+                                  0.24022647738456726f,
+                                  0.055503323674201965f,
+                                  0.00961843691766262f,
+                                  0.0013398875016719103f,
+                                  0.00015353361959569156f};
+inline constexpr float kRound =
+    12582912.f;  // 1.5 * 2^23: x + kRound rounds x to an integer, kept in the low bits
+inline constexpr float kExp2Lowest = -126.f;  // below it exp2 is +0, so no result is ever denormal
+inline constexpr float kLog2E = 1.44269502f;  // float32 nearest to log2(e)
+
+}  // namespace kveval::cpu
