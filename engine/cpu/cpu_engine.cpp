@@ -1,0 +1,300 @@
+#include "engine/cpu/cpu_engine.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+
+#include "engine/cpu/branches.h"
+#include "engine/cpu/forward.h"
+#include "engine/cpu/kernels.h"
+#include "engine/cpu/thread_pool.h"
+#include "engine/kv/cache.h"
+
+namespace kveval {
+
+namespace {
+
+using namespace cpu;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Cores this process may use: a container's limit counts, the machine's number does not.
+int usable_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+CpuEngineOptions checked(CpuEngineOptions options) {
+  if (options.threads == 0) options.threads = usable_cores();
+  if (options.threads < 1 || options.threads > 1024) {
+    throw Error(ErrorKind::usage, fmt::format("{} threads: use 1 to 1024, or 0 for all cores", options.threads));
+  }
+  if (options.chunk_tokens < 1 || options.chunk_tokens > 8192) {
+    throw Error(ErrorKind::usage, fmt::format("a chunk of {} tokens: use 1 to 8192", options.chunk_tokens));
+  }
+  if (options.page_tokens != 64 && options.page_tokens != 128 && options.page_tokens != 256) {
+    throw Error(ErrorKind::usage, fmt::format("a page of {} tokens: use 64, 128 or 256", options.page_tokens));
+  }
+  if (options.max_branches < 0) {
+    throw Error(ErrorKind::usage, fmt::format("{} branches together: use 0 (all) or more", options.max_branches));
+  }
+  return options;
+}
+
+// One thing a group asks for that no engine could answer.
+void check_turn(const Turn& turn, int vocabulary, const std::string& where) {
+  const auto check_tokens = [&](const Tokens& tokens) {
+    for (const Token token : tokens) {
+      if (token < 0 || token >= vocabulary) {
+        throw Error(ErrorKind::usage,
+                    fmt::format("{} holds token {}, the vocabulary has {}", where, token, vocabulary));
+      }
+    }
+  };
+  if (turn.tokens.empty()) throw Error(ErrorKind::usage, where + " has no tokens");
+  check_tokens(turn.tokens);
+  check_tokens(turn.target);
+  if (turn.ask == Ask::score && turn.target.empty()) {
+    throw Error(ErrorKind::usage, where + " asks to score an empty target");
+  }
+}
+
+void check_group(const PromptGroup& group, int vocabulary, size_t context) {
+  check_turn(group.prefix, vocabulary, "the prefix");
+  if (group.prefix.ask != Ask::nothing) {
+    throw Error(ErrorKind::usage, "the prefix asks something: ask in a branch");
+  }
+  if (group.prefix.tokens.size() > context) {
+    throw Error(ErrorKind::run, fmt::format("the prefix has {} tokens, the model's context holds {}",
+                                            group.prefix.tokens.size(), context));
+  }
+  for (size_t b = 0; b < group.branches.size(); b++) {
+    const auto& turns = group.branches[b].turns;
+    for (size_t t = 0; t < turns.size(); t++) check_turn(turns[t], vocabulary, fmt::format("branch {} turn {}", b, t));
+  }
+}
+
+// Adds `more` to `sum`: same layers, heads and parts in the same order.
+void add(std::vector<CacheDiagnostic>& sum, std::span<const CacheDiagnostic> more) {
+  if (sum.empty()) sum.assign(more.begin(), more.end());
+  else {
+    for (size_t i = 0; i < more.size(); i++) {
+      sum[i].elements += more[i].elements;
+      sum[i].clipped += more[i].clipped;
+      sum[i].flushed += more[i].flushed;
+      sum[i].absolute_max = std::max(sum[i].absolute_max, more[i].absolute_max);
+      sum[i].error_energy += more[i].error_energy;
+      sum[i].energy += more[i].energy;
+    }
+  }
+}
+
+class CpuEngine final : public Engine {
+ public:
+  CpuEngine(std::shared_ptr<const Model> model, const CpuEngineOptions& options)
+      : model_(std::move(model)), options_(checked(options)),
+        kernels_(options.kernels ? *options.kernels : kernels()), pool_(options_.threads),
+        packed_(*model_), forward_(packed_, kernels_, pool_), shapes_(layer_shapes(model_->config)) {}
+
+  EngineInfo describe() const override {
+    const ModelConfig& config = model_->config;
+    EngineInfo info;
+    info.name = "cpu";
+    info.model = model_->name;
+    info.model_hash = model_->hash;
+    info.context = config.context;
+    info.vocabulary = config.vocabulary;
+    info.layers = int(config.layers.size());
+    info.kv_heads = config.layers[0].kv_heads;
+    info.tokenizer = model_->tokenizer.get();
+    info.concurrency = options_.max_branches;
+    info.compute = "float32";
+    info.simd = kernels_.name;
+    info.threads = options_.threads;
+    return info;
+  }
+
+  void check(const Profile& profile) const override {
+    if (!profile.skip_layers.empty() && profile.skip_layers.back() >= int(shapes_.size())) {
+      throw Error(ErrorKind::usage, fmt::format("profile '{}' skips layer {}, {} has layers 0 to {}",
+                                                canonical(profile), profile.skip_layers.back(), model_->name,
+                                                shapes_.size() - 1));
+    }
+  }
+
+  Profile resolve(const Profile& profile, std::span<const Tokens> calibration) override;
+  Estimate estimate(const GroupShape& shape, const Profile& profile) const override;
+  void run(const PromptGroup& group, const Decoding& decoding, const Profile& profile,
+           const Events& events) override;
+
+ private:
+  // A prefix in its cache, which must outlive it: declared first, destroyed last.
+  struct Prefilled {
+    std::unique_ptr<kv::Cache> cache;
+    kv::Sequence sequence;
+  };
+
+  using Fed = std::function<void(size_t tokens)>;
+
+  std::unique_ptr<kv::Cache> make_cache(const Profile& profile) const {
+    return std::make_unique<kv::Cache>(shapes_, profile, options_.page_tokens, kernels_.encode_row);
+  }
+  Prefilled prefill(const Profile& profile, const Tokens& tokens, const Fed& fed);
+  Prefilled transcoded(const Profile& profile, const Tokens& tokens, const Fed& fed);
+  double flops_per_second() const;
+
+  std::shared_ptr<const Model> model_;
+  CpuEngineOptions options_;
+  const Kernels& kernels_;
+  mutable ThreadPool pool_;
+  PackedModel packed_;
+  Forward forward_;
+  std::vector<kv::LayerShape> shapes_;
+  // CacheMode::transcode: the last group's prefix in fp16, for its other profiles.
+  std::optional<Prefilled> fp16_prefix_;
+  Tokens fp16_prefix_tokens_;
+  mutable double flops_per_second_ = 0;
+};
+
+CpuEngine::Prefilled CpuEngine::prefill(const Profile& profile, const Tokens& tokens, const Fed& fed) {
+  auto cache = make_cache(profile);
+  kv::Sequence sequence = cache->create();
+  Prefilled result{std::move(cache), std::move(sequence)};
+  for (size_t first = 0; first < tokens.size(); first += size_t(options_.chunk_tokens)) {
+    const size_t count = std::min(size_t(options_.chunk_tokens), tokens.size() - first);
+    const Feed feed{&result.sequence, {tokens.data() + first, count}, count};
+    forward_.run(*result.cache, {&feed, 1}, {});
+    fed(count);
+  }
+  return result;
+}
+
+CpuEngine::Prefilled CpuEngine::transcoded(const Profile& profile, const Tokens& tokens, const Fed& fed) {
+  if (fp16_prefix_ && fp16_prefix_tokens_ == tokens) {
+    fed(tokens.size());
+  } else {
+    fp16_prefix_.reset();  // two long prefixes need not be held at once
+    fp16_prefix_.emplace(prefill(parse_profile("fp16"), tokens, fed));
+    fp16_prefix_tokens_ = tokens;
+  }
+  auto cache = make_cache(profile);
+  kv::Sequence sequence = cache->transcode(fp16_prefix_->sequence);
+  return {std::move(cache), std::move(sequence)};
+}
+
+void CpuEngine::run(const PromptGroup& group, const Decoding& decoding, const Profile& profile,
+                    const Events& events) try {
+  check(profile);
+  const size_t context = size_t(model_->config.context);
+  check_group(group, model_->config.vocabulary, context);
+
+  uint64_t done = 0;
+  const Fed fed = [&](size_t tokens) {
+    done += tokens;
+    if (events.progress && !events.progress(done)) throw Error(ErrorKind::cancelled, "interrupted");
+  };
+  const auto start = Clock::now();
+  const bool transcode = profile.mode == CacheMode::transcode;
+  Prefilled prefix =
+      transcode ? transcoded(profile, group.prefix.tokens, fed) : prefill(profile, group.prefix.tokens, fed);
+
+  const BranchLimits limits{context, options_.chunk_tokens, options_.max_branches, seconds_since(start)};
+  const auto branches = run_branches(group, decoding, model_->tokenizer.get(), kernels_, forward_, *prefix.cache,
+                                     prefix.sequence, limits, events, fed);
+  if (events.on_diagnostics) {
+    const auto of_prefix = prefix.sequence.diagnostics();
+    std::vector<CacheDiagnostic> sum(of_prefix.begin(), of_prefix.end());
+    for (const auto& branch : branches) add(sum, branch);
+    events.on_diagnostics(sum);
+  }
+} catch (const std::bad_alloc&) {
+  throw Error(ErrorKind::run,
+              fmt::format("out of memory with {} tokens under profile '{}'", group.prefix.tokens.size(),
+                          canonical(profile)),
+              "use a shorter length, fewer branches or a smaller cache format");
+}
+
+// The largest |key| and |value| of each layer over the calibration text become its scales: largest code = that value.
+Profile CpuEngine::resolve(const Profile& profile, std::span<const Tokens> calibration) {
+  check(profile);
+  if (!profile.needs_resolve()) return profile;
+  if (calibration.empty()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("profile '{}' has a static scale and there is no text to measure it on", canonical(profile)));
+  }
+  std::vector<float> k_max(shapes_.size(), 0.0f), v_max(shapes_.size(), 0.0f);
+  for (const Tokens& tokens : calibration) {
+    const Prefilled observed = prefill(parse_profile("f32"), tokens, [](size_t) {});
+    for (const CacheDiagnostic& d : observed.sequence.diagnostics()) {
+      float& most = (d.keys ? k_max : v_max)[size_t(d.layer)];
+      most = std::max(most, d.absolute_max);
+    }
+  }
+  Profile resolved = profile;
+  const auto freeze = [](CachePart& part, const std::vector<float>& most) {
+    if (part.scale != ScaleAxis::tensor) return;
+    part.static_scales.clear();
+    // A layer that was zero throughout keeps scale 1: dividing by zero would turn its first other value into NaN.
+    for (const float m : most) part.static_scales.push_back(m > 0 ? m / kv::largest(part.format) : 1.0f);
+  };
+  freeze(resolved.k, k_max);
+  freeze(resolved.v, v_max);
+  return resolved;
+}
+
+// Multiply-adds of one large product a second, measured once: what estimates are made of.
+double CpuEngine::flops_per_second() const {
+  if (flops_per_second_ > 0) return flops_per_second_;
+  constexpr int kSide = 512;
+  Matrix w{kSide, kSide, std::vector<float>(size_t(kSide) * kSide, 0.5f)};
+  const PackedMatrix packed = pack(w);
+  std::vector<float> a(size_t(kSide) * kSide, 0.25f), c(a.size());
+  double best = 1e9;
+  for (int i = 0; i < 5; i++) {
+    const auto start = Clock::now();
+    matmul(kernels_, pool_, packed, a.data(), kSide, kSide, c.data(), kSide);
+    best = std::min(best, seconds_since(start));
+  }
+  return flops_per_second_ = 2.0 * kSide * kSide * kSide / best;
+}
+
+Estimate CpuEngine::estimate(const GroupShape& shape, const Profile& profile) const {
+  const ModelConfig& config = model_->config;
+  const double prefix = double(shape.prefix_tokens);
+  const double asked = double(shape.branches) * double(shape.branch_tokens);
+  double flops = (prefix + asked) * linear_flops_per_token(config) + asked * head_flops_per_token(config);
+  for (size_t l = 0; l < config.layers.size(); l++) {
+    const LayerConfig& layer = config.layers[l];
+    const double per_key = 4.0 * layer.heads * config.head_dim;
+    // A windowed query walks whole tiles: half a tile more on either side on average.
+    const double window = layer.window > 0 ? double(layer.window + kv::kTileTokens) : prefix + asked;
+    const bool last = l + 1 == config.layers.size();
+    if (!last) flops += per_key * prefix * std::min(window, prefix / 2);
+    flops += per_key * asked * std::min(window, prefix);
+  }
+  // Measured on the phantom at 8K to 128K: norms, encoding and short products cost about as much again as the FLOPs.
+  constexpr double kOverhead = 1.6;
+  Estimate estimate;
+  estimate.seconds = flops / flops_per_second() * kOverhead;
+  const auto bytes = [&](size_t tokens) {
+    return kv::bytes_for(shapes_, profile, options_.page_tokens, tokens, size_t(options_.chunk_tokens));
+  };
+  const size_t together = options_.max_branches > 0 ? std::min(shape.branches, size_t(options_.max_branches)) : shape.branches;
+  estimate.cache_bytes = bytes(shape.prefix_tokens) +
+                         together * bytes(std::min(shape.prefix_tokens, size_t(options_.page_tokens)) + shape.branch_tokens);
+  return estimate;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineOptions& options) {
+  return std::make_unique<CpuEngine>(std::move(model), options);
+}
+
+}  // namespace kveval

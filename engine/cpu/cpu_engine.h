@@ -1,0 +1,27 @@
+// The reference engine: float32 on the CPU, every cache profile, the same bits on every machine.
+#pragma once
+
+#include <memory>
+
+#include "engine/engine.h"
+#include "engine/model/weights.h"
+
+namespace kveval {
+
+namespace cpu {
+struct Kernels;
+}
+
+// None of these changes a result, only time and memory.
+struct CpuEngineOptions {
+  int threads = 0;         // 0: one per core this process may use
+  int chunk_tokens = 512;  // rows of one forward pass
+  int page_tokens = 128;   // 64, 128 or 256
+  int max_branches = 0;    // branches advanced together; 0: all
+  const cpu::Kernels* kernels = nullptr;  // SIMD level; null: the best this CPU has, or what KVEVAL_SIMD names
+};
+
+// Throws Error{usage} for options out of range.
+std::unique_ptr<Engine> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineOptions& options = {});
+
+}  // namespace kveval

@@ -1,0 +1,94 @@
+// The forward pass: tokens of one or more sequences in, logits of the positions asked for out.
+//
+// Arithmetic is float32 throughout; the only thing that differs between two profiles is what the cache gives back.
+// A row's result depends on its own sequence alone, never on which rows share the batch.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/cpu/aligned.h"
+#include "engine/cpu/attention.h"
+#include "engine/cpu/kernels.h"
+#include "engine/cpu/packed_matrix.h"
+#include "engine/cpu/thread_pool.h"
+#include "engine/kv/cache.h"
+#include "engine/model/rope.h"
+#include "engine/model/weights.h"
+
+namespace kveval::cpu {
+
+struct PackedLayer {
+  PackedMatrix q, k, v, o, gate, up, down;
+};
+
+// A model's matrices in the layout of the kernels. Norms and the embedding stay in the model.
+struct PackedModel {
+  explicit PackedModel(const Model& model);
+  const Model* model;
+  std::vector<PackedLayer> layers;
+  PackedMatrix head;
+};
+
+std::vector<kv::LayerShape> layer_shapes(const ModelConfig& config);
+
+// Consecutive tokens of one sequence.
+struct Feed {
+  kv::Sequence* sequence = nullptr;
+  std::span<const Token> tokens;
+  size_t first_wanted = 0;  // logits are wanted behind tokens[first_wanted ..]; tokens.size(): none
+};
+
+class Forward {
+ public:
+  Forward(const PackedModel& model, const Kernels& kernels, ThreadPool& pool);
+
+  // `logits` are those that predict the token after feeds[feed].tokens[index]; valid during the call, which comes in
+  // order of feed and index.
+  using OnLogits = std::function<void(size_t feed, size_t index, std::span<const float> logits)>;
+
+  // Appends every feed's tokens to its sequence in `cache`. Sequences are distinct.
+  void run(kv::Cache& cache, std::span<const Feed> feeds, const OnLogits& on_logits);
+
+ private:
+  // The rows of a batch: one per token, feeds one after another.
+  struct Rows {
+    struct Run {  // rows [row, row + count) are consecutive positions of a sequence
+      const kv::Sequence* sequence;
+      int row, count;
+      size_t position;
+    };
+    std::vector<Run> runs;
+    int count = 0;
+  };
+
+  Rows all_rows(std::span<const Feed> feeds) const;
+  Rows keep_wanted(std::span<const Feed> feeds, const Rows& rows);  // compacts x, h and the angles
+  void embed(std::span<const Feed> feeds);
+  void rope_angles(const Rows& rows);
+  void normalize(const std::vector<float>& weight, int rows);  // h = rms_norm(x)
+  void rotate(float* x, int heads, size_t stride, int rows) const;
+  void write_cache(kv::Cache& cache, std::span<const Feed> feeds, int layer);
+  void attend(kv::Cache& cache, int layer, const Rows& rows);
+  void feed_forward(const PackedLayer& w, int rows);
+  void emit_logits(std::span<const Feed> feeds, int rows, const OnLogits& on_logits);
+  void multiply(const PackedMatrix& w, const float* in, int rows, size_t in_stride, Buffer& out);
+  void add_product(const PackedMatrix& w, const float* in, int rows, size_t in_stride);
+  template <class F>
+  void for_rows(int rows, const F& body) const;
+  size_t width() const { return size_t(config_.width); }
+
+  const PackedModel& packed_;
+  const ModelConfig& config_;
+  RopeTable rope_;
+  const Kernels& kernels_;
+  ThreadPool& pool_;
+  Attention attention_;
+
+  // Activations, grown to the largest batch seen. x is the residual stream, h its normalized copy.
+  Buffer x_, h_, q_, k_, v_, attended_, projected_, gate_, up_, cos_, sin_, logits_;
+};
+
+}  // namespace kveval::cpu

@@ -1,0 +1,393 @@
+// The CPU engine against its contracts (design §5.1-5.4): only the cache differs, one absolute order, same bits
+// whatever the chunk, page, thread count, SIMD level, fork or company; and against float64 logits.
+#include "engine/cpu/cpu_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <iterator>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "engine/cpu/kernels.h"
+#include "engine/random.h"
+#include "tests/engine/reference_forward.h"
+
+namespace kveval {
+namespace {
+
+using reference::random_model;
+
+Tokens random_tokens(Random& random, size_t count, int vocabulary) {
+  Tokens tokens(count);
+  for (Token& token : tokens) token = Token(random.below(uint64_t(vocabulary)));
+  return tokens;
+}
+
+ModelConfig small_config(Random& random) {
+  constexpr int kHeadDims[] = {64, 128, 256};
+  ModelConfig config;
+  config.architecture = "llama";
+  config.head_dim = kHeadDims[random.below(3)];
+  config.width = 48 + 16 * int(random.below(4));
+  config.vocabulary = 61 + int(random.below(60));
+  config.context = 4096;
+  config.rope_style = random.below(2) ? RopeStyle::halves : RopeStyle::interleaved;
+  for (uint64_t l = 0, layers = 2 + random.below(2); l < layers; l++) {
+    LayerConfig layer;
+    layer.kv_heads = 1 + int(random.below(2));
+    layer.heads = layer.kv_heads * (1 + int(random.below(9)));
+    layer.window = random.below(2) ? 0 : 1 + int(random.below(150));
+    layer.rope = random.below(4) != 0;
+    layer.ff = 16 + int(random.below(40));
+    config.layers.push_back(layer);
+  }
+  return config;
+}
+
+// Everything a run reports that must not depend on how it was computed.
+struct Outcome {
+  std::map<std::pair<size_t, size_t>, Reply> replies;
+  std::map<std::tuple<size_t, size_t, size_t>, std::vector<float>> logits;
+  std::vector<CacheDiagnostic> diagnostics;
+};
+
+Outcome run(Engine& engine, const PromptGroup& group, const Profile& profile, int max_tokens = 6) {
+  Outcome outcome;
+  Events events;
+  events.on_reply = [&](size_t branch, size_t turn, Reply&& reply) {
+    EXPECT_TRUE(outcome.replies.emplace(std::pair(branch, turn), std::move(reply)).second) << "two replies";
+  };
+  events.on_logits = [&](size_t branch, size_t turn, size_t position, std::span<const float> logits) {
+    outcome.logits[{branch, turn, position}].assign(logits.begin(), logits.end());
+  };
+  events.on_diagnostics = [&](std::span<const CacheDiagnostic> all) {
+    outcome.diagnostics.assign(all.begin(), all.end());
+  };
+  Decoding decoding;
+  decoding.max_tokens = max_tokens;
+  engine.run(group, decoding, profile, events);
+  return outcome;
+}
+
+bool same_bits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
+
+void expect_same_stats(const TokenStats& a, const TokenStats& b) {
+  EXPECT_EQ(a.token, b.token);
+  EXPECT_EQ(a.top, b.top);
+  EXPECT_TRUE(same_bits(a.logprob, b.logprob)) << a.logprob << " " << b.logprob;
+  EXPECT_TRUE(same_bits(a.top_logprob, b.top_logprob));
+}
+
+void expect_same(const Outcome& a, const Outcome& b) {
+  ASSERT_EQ(a.replies.size(), b.replies.size());
+  for (const auto& [key, reply] : a.replies) {
+    const Reply& other = b.replies.at(key);
+    EXPECT_EQ(reply.tokens, other.tokens);
+    EXPECT_EQ(reply.text, other.text);
+    EXPECT_EQ(reply.stop, other.stop);
+    ASSERT_EQ(reply.stats.size(), other.stats.size());
+    for (size_t i = 0; i < reply.stats.size(); i++) expect_same_stats(reply.stats[i], other.stats[i]);
+  }
+  ASSERT_EQ(a.logits.size(), b.logits.size());
+  for (const auto& [key, logits] : a.logits) {
+    const auto& other = b.logits.at(key);
+    ASSERT_EQ(logits.size(), other.size());
+    for (size_t i = 0; i < logits.size(); i++) ASSERT_TRUE(same_bits(logits[i], other[i])) << "logit " << i;
+  }
+  ASSERT_EQ(a.diagnostics.size(), b.diagnostics.size());
+  for (size_t i = 0; i < a.diagnostics.size(); i++) {
+    const CacheDiagnostic &x = a.diagnostics[i], &y = b.diagnostics[i];
+    EXPECT_EQ(x.elements, y.elements);
+    EXPECT_EQ(x.clipped, y.clipped);
+    EXPECT_EQ(x.flushed, y.flushed);
+    EXPECT_TRUE(same_bits(x.absolute_max, y.absolute_max));
+    EXPECT_TRUE(same_bits(x.error_energy, y.error_energy)) << x.error_energy - y.error_energy;
+    EXPECT_TRUE(same_bits(x.energy, y.energy));
+  }
+}
+
+// Two questions, a conversation of three turns and a bystander that asks nothing.
+PromptGroup mixed_group(Random& random, const ModelConfig& config, size_t prefix) {
+  const auto turn = [&](size_t tokens, Ask ask, size_t target = 0) {
+    return Turn{random_tokens(random, tokens, config.vocabulary), {}, ask,
+                random_tokens(random, target, config.vocabulary)};
+  };
+  PromptGroup group;
+  group.prefix = turn(prefix, Ask::nothing);
+  group.branches.push_back({{turn(3 + random.below(40), Ask::generate)}});
+  group.branches.push_back({{turn(1 + random.below(90), Ask::score, 1 + random.below(20))}});
+  group.branches.push_back(
+      {{turn(1, Ask::generate), turn(5, Ask::score, 3), turn(2, Ask::nothing), turn(1, Ask::generate)}});
+  group.branches.push_back({{turn(7, Ask::nothing)}});
+  return group;
+}
+
+Profile resolved(Engine& engine, const char* text, const Tokens& calibration) {
+  return engine.resolve(parse_profile(text), {&calibration, 1});
+}
+
+TEST(CpuEngine, LogitsFollowTheMathematics) {
+  for (uint64_t seed = 1; seed <= 12; seed++) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    const ModelConfig config = small_config(random);
+    const auto model = std::make_shared<Model>(random_model(config, seed));
+    const auto engine = make_cpu_engine(model);
+    PromptGroup group;
+    group.prefix.tokens = random_tokens(random, 100 + random.below(150), config.vocabulary);
+    const Tokens question = random_tokens(random, 5, config.vocabulary);
+    const Tokens target = random_tokens(random, 8, config.vocabulary);
+    group.branches.push_back({{{question, {}, Ask::score, target}}});
+    const Outcome outcome = run(*engine, group, parse_profile("f32"));
+
+    Tokens all = group.prefix.tokens;
+    all.insert(all.end(), question.begin(), question.end());
+    const size_t first = all.size() - 1;
+    all.insert(all.end(), target.begin(), target.end());
+    std::vector<size_t> positions(target.size());
+    for (size_t i = 0; i < target.size(); i++) positions[i] = first + i;
+    const std::vector<reference::Vector> rows = reference::logits(*model, all, positions);
+    for (size_t i = 0; i < target.size(); i++) {
+      const reference::Vector& expected = rows[i];
+      const auto& got = outcome.logits.at({0, 0, i});
+      double largest = 0;
+      for (const double x : expected) largest = std::max(largest, std::fabs(x));
+      for (size_t v = 0; v < got.size(); v++) ASSERT_NEAR(got[v], expected[v], 2e-5 * std::max(1.0, largest));
+      double total = 0;
+      for (const double x : expected) total += std::exp(x - largest);
+      const double logprob = expected[size_t(target[i])] - largest - std::log(total);
+      EXPECT_NEAR(outcome.replies.at({0, 0}).stats[i].logprob, logprob, 1e-4 * std::max(1.0, largest));
+    }
+  }
+}
+
+TEST(CpuEngine, SameBitsHoweverTheWorkIsCut) {
+  constexpr const char* kProfiles[] = {"f32", "fp16", "bf16", "e4m3", "e5m2", "int8", "int8-tensor",
+                                       "k=e4m3,v=int8", "e5m2,skip-layers=0", "int8,mode=transcode"};
+  for (uint64_t seed = 1; seed <= std::size(kProfiles); seed++) {
+    SCOPED_TRACE(kProfiles[seed - 1]);
+    Random random(seed * 77);
+    const ModelConfig config = small_config(random);
+    const auto model = std::make_shared<Model>(random_model(config, seed));
+    const PromptGroup group = mixed_group(random, config, 200 + random.below(1100));
+    const Tokens calibration = random_tokens(random, 70, config.vocabulary);
+
+    const auto plain = make_cpu_engine(model, {.threads = 1});
+    const Profile profile = resolved(*plain, kProfiles[seed - 1], calibration);
+    const Outcome expected = run(*plain, group, profile);
+    const CpuEngineOptions variants[] = {
+        {.threads = 2},
+        {.threads = 1, .chunk_tokens = 1},
+        {.threads = 2, .chunk_tokens = 7, .page_tokens = 64},
+        {.threads = 2, .chunk_tokens = 64, .page_tokens = 256},
+        {.threads = 1, .page_tokens = 64, .max_branches = 1},
+        {.threads = 2, .chunk_tokens = 33, .page_tokens = 128, .max_branches = 2},
+    };
+    for (const CpuEngineOptions& options : variants) {
+      SCOPED_TRACE(options.chunk_tokens);
+      const auto engine = make_cpu_engine(model, options);
+      EXPECT_EQ(resolved(*engine, kProfiles[seed - 1], calibration), profile);
+      expect_same(run(*engine, group, profile), expected);
+    }
+  }
+}
+
+TEST(CpuEngine, SameBitsAtEverySimdLevel) {
+  Random random(5);
+  const ModelConfig config = small_config(random);
+  const auto model = std::make_shared<Model>(random_model(config, 5));
+  const PromptGroup group = mixed_group(random, config, 150);
+  const auto scalar = make_cpu_engine(model, {.kernels = cpu::kernels_named("scalar")});
+  int compared = 0;
+  for (const char* level : {"avx2", "avx512"}) {
+    const cpu::Kernels* kernels = cpu::kernels_named(level);
+    if (!kernels) continue;
+    const auto engine = make_cpu_engine(model, {.kernels = kernels});
+    for (const char* profile : {"f32", "fp16", "bf16", "e4m3", "e5m2", "int8"}) {
+      SCOPED_TRACE(std::string(level) + " " + profile);
+      expect_same(run(*engine, group, parse_profile(profile)), run(*scalar, group, parse_profile(profile)));
+    }
+    compared++;
+  }
+  if (compared == 0) GTEST_SKIP() << "this CPU has neither AVX2 nor AVX-512";
+}
+
+// The same tokens, cut into prefix and branch elsewhere: what a query sees depends on positions alone.
+TEST(CpuEngine, AForkGivesTheBitsOfAStraightRun) {
+  for (uint64_t seed = 1; seed <= 8; seed++) {
+    SCOPED_TRACE(seed);
+    Random random(seed * 31);
+    const ModelConfig config = small_config(random);
+    const auto model = std::make_shared<Model>(random_model(config, seed));
+    const auto engine = make_cpu_engine(model, {.page_tokens = 64});
+    const Tokens all = random_tokens(random, 1200, config.vocabulary);
+    const Tokens target = random_tokens(random, 5, config.vocabulary);
+    const auto cut_at = [&](size_t cut) {
+      PromptGroup group;
+      group.prefix.tokens.assign(all.begin(), all.begin() + std::ptrdiff_t(cut));
+      Turn turn{{all.begin() + std::ptrdiff_t(cut), all.end()}, {}, Ask::score, target};
+      group.branches.push_back({{turn}});
+      group.branches.push_back({{{random_tokens(random, 70, config.vocabulary), {}, Ask::generate, {}}}});
+      return run(*engine, group, parse_profile("e4m3"));
+    };
+    const Outcome straight = cut_at(1199);
+    for (const size_t cut : {size_t(1), size_t(64), size_t(1024), 1 + size_t(random.below(1198))}) {
+      const Outcome forked = cut_at(cut);
+      for (size_t i = 0; i < target.size(); i++) {
+        expect_same_stats(forked.replies.at({0, 0}).stats[i], straight.replies.at({0, 0}).stats[i]);
+      }
+    }
+  }
+}
+
+TEST(CpuEngine, AGeneratedAnswerScoresAsItWasGenerated) {
+  Random random(9);
+  const ModelConfig config = small_config(random);
+  const auto model = std::make_shared<Model>(random_model(config, 9));
+  const auto engine = make_cpu_engine(model);
+  PromptGroup group;
+  group.prefix.tokens = random_tokens(random, 90, config.vocabulary);
+  const Tokens question = random_tokens(random, 4, config.vocabulary);
+  group.branches.push_back({{{question, {}, Ask::generate, {}}}});
+  const Reply generated = run(*engine, group, parse_profile("int8")).replies.at({0, 0});
+  ASSERT_EQ(generated.tokens.size(), 6u);
+  EXPECT_EQ(generated.stop, Stop::length);
+  group.branches[0].turns[0].ask = Ask::score;
+  group.branches[0].turns[0].target = generated.tokens;
+  const Reply scored = run(*engine, group, parse_profile("int8")).replies.at({0, 0});
+  for (size_t i = 0; i < scored.stats.size(); i++) {
+    expect_same_stats(scored.stats[i], generated.stats[i]);
+    EXPECT_EQ(scored.stats[i].top, generated.tokens[i]);
+  }
+}
+
+// A conversation sees its own replies: the second turn scores as if the first had been part of the prompt.
+TEST(CpuEngine, ATurnSeesEarlierReplies) {
+  Random random(11);
+  const ModelConfig config = small_config(random);
+  const auto model = std::make_shared<Model>(random_model(config, 11));
+  const auto engine = make_cpu_engine(model);
+  PromptGroup group;
+  group.prefix.tokens = random_tokens(random, 40, config.vocabulary);
+  const Tokens first = random_tokens(random, 3, config.vocabulary), second = random_tokens(random, 2, config.vocabulary);
+  const Tokens target = random_tokens(random, 4, config.vocabulary);
+  group.branches.push_back({{{first, {}, Ask::generate, {}}, {second, {}, Ask::score, target}}});
+  const Outcome conversation = run(*engine, group, parse_profile("fp16"));
+  Tokens flat = first;
+  const Tokens& reply = conversation.replies.at({0, 0}).tokens;
+  flat.insert(flat.end(), reply.begin(), reply.end());
+  flat.insert(flat.end(), second.begin(), second.end());
+  group.branches = {{{{flat, {}, Ask::score, target}}}};
+  const Outcome one_turn = run(*engine, group, parse_profile("fp16"));
+  for (size_t i = 0; i < target.size(); i++) {
+    expect_same_stats(conversation.replies.at({0, 1}).stats[i], one_turn.replies.at({0, 0}).stats[i]);
+  }
+}
+
+TEST(CpuEngine, TranscodingFp16ToItselfChangesNothing) {
+  Random random(13);
+  const ModelConfig config = small_config(random);
+  const auto model = std::make_shared<Model>(random_model(config, 13));
+  const auto engine = make_cpu_engine(model);
+  const PromptGroup group = mixed_group(random, config, 300);
+  const Outcome as_you_go = run(*engine, group, parse_profile("fp16"));
+  Outcome transcoded = run(*engine, group, parse_profile("fp16,mode=transcode"));
+  // The values are fp16 already, so the round trip loses nothing; only the diagnostics of the prefix differ.
+  transcoded.diagnostics = as_you_go.diagnostics;
+  expect_same(transcoded, as_you_go);
+}
+
+TEST(CpuEngine, StaticScalesAreTheLargestValueOverTheLargestCode) {
+  Random random(15);
+  const ModelConfig config = small_config(random);
+  const auto model = std::make_shared<Model>(random_model(config, 15));
+  const auto engine = make_cpu_engine(model);
+  const Tokens text = random_tokens(random, 60, config.vocabulary);
+  const Profile profile = resolved(*engine, "int8-tensor", text);
+  PromptGroup group;
+  group.prefix.tokens = text;
+  const Outcome observed = run(*engine, group, parse_profile("f32"));
+  for (size_t l = 0; l < config.layers.size(); l++) {
+    float k = 0, v = 0;
+    for (const CacheDiagnostic& d : observed.diagnostics) {
+      if (d.layer == int(l)) (d.keys ? k : v) = std::max(d.keys ? k : v, d.absolute_max);
+    }
+    EXPECT_EQ(profile.k.static_scales[l], k / 127.0f);
+    EXPECT_EQ(profile.v.static_scales[l], v / 127.0f);
+  }
+  EXPECT_FALSE(profile.needs_resolve());
+  EXPECT_EQ(run(*engine, group, profile).diagnostics[0].clipped, 0u) << "the text it was measured on fits";
+}
+
+TEST(CpuEngine, CancelledBetweenChunks) {
+  Random random(17);
+  const ModelConfig config = small_config(random);
+  const auto engine =
+      make_cpu_engine(std::make_shared<Model>(random_model(config, 17)), {.chunk_tokens = 16});
+  PromptGroup group = mixed_group(random, config, 100);
+  Events events;
+  uint64_t last = 0;
+  events.progress = [&](uint64_t done) { return (last = done) < 48; };
+  try {
+    engine->run(group, {}, parse_profile("fp16"), events);
+    FAIL() << "ran on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind, ErrorKind::cancelled);
+    EXPECT_EQ(last, 48u);
+  }
+}
+
+TEST(CpuEngine, WhatDoesNotFitIsAnErrorReplyNeverAnAnswer) {
+  Random random(19);
+  ModelConfig config = small_config(random);
+  config.context = 64;
+  const auto engine = make_cpu_engine(std::make_shared<Model>(random_model(config, 19)));
+  PromptGroup group;
+  group.prefix.tokens = random_tokens(random, 50, config.vocabulary);
+  const auto question = [&](size_t n) { return Turn{random_tokens(random, n, config.vocabulary), {}, Ask::generate, {}}; };
+  group.branches = {{{question(4)}}, {{question(20), question(1)}}, {{question(13)}}};
+  const Outcome outcome = run(*engine, group, parse_profile("fp16"));
+  EXPECT_EQ(outcome.replies.at({0, 0}).stop, Stop::length);
+  for (const auto& [branch, turn] : {std::pair<size_t, size_t>{1, 0}, {1, 1}, {2, 0}}) {
+    const Reply& reply = outcome.replies.at({branch, turn});
+    EXPECT_EQ(reply.stop, Stop::error);
+    ASSERT_TRUE(reply.error);
+    EXPECT_NE(std::string(reply.error->what()).find("64"), std::string::npos) << reply.error->what();
+    EXPECT_TRUE(reply.tokens.empty());
+  }
+}
+
+TEST(CpuEngine, RefusesWhatCannotBeRun) {
+  Random random(21);
+  const ModelConfig config = small_config(random);
+  const auto model = std::make_shared<Model>(random_model(config, 21));
+  const auto engine = make_cpu_engine(model);
+  const auto refused = [&](const PromptGroup& group, const char* profile) {
+    try {
+      engine->run(group, {}, parse_profile(profile), {});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("ran");
+  };
+  PromptGroup group;
+  EXPECT_NE(refused(group, "fp16").find("no tokens"), std::string::npos);
+  group.prefix.tokens = {1, 2, config.vocabulary};
+  EXPECT_NE(refused(group, "fp16").find("vocabulary"), std::string::npos);
+  group.prefix.tokens = {1, 2};
+  group.branches = {{{{{1}, {}, Ask::score, {}}}}};
+  EXPECT_NE(refused(group, "fp16").find("empty target"), std::string::npos);
+  group.branches.clear();
+  EXPECT_NE(refused(group, "fp16,skip-layers=7").find("layer 7"), std::string::npos);
+  EXPECT_NE(refused(group, "int8-tensor"), "ran");
+  EXPECT_THROW(make_cpu_engine(model, {.page_tokens = 96}), Error);
+  EXPECT_THROW(make_cpu_engine(model, {.chunk_tokens = 0}), Error);
+  EXPECT_THROW(make_cpu_engine(model, {.threads = -1}), Error);
+}
+
+}  // namespace
+}  // namespace kveval
