@@ -18,9 +18,9 @@ struct Run {
   const Branch* branch;
   kv::Sequence sequence;
   size_t turn = 0;
-  Tokens pending;           // not in the cache yet
-  size_t first_wanted = 0;  // logits behind pending[first_wanted ..] belong to the turn's question
-  size_t scored = 0;        // targets seen (Ask::score)
+  Tokens pending;                 // not in the cache yet
+  size_t first_wanted = 0;        // logits behind pending[first_wanted ..] belong to the turn's question
+  size_t scored = 0;              // targets seen (Ask::score)
   std::optional<Token> produced;  // by this step: context for the next one
   bool turn_done = false;
   Reply reply;
@@ -34,8 +34,8 @@ TokenStats stats_of(const Kernels& kernels, std::span<const float> logits, Token
   return {token, logits[size_t(token)] - total, top, logits[size_t(top)] - total};
 }
 
-// Puts the current turn's tokens behind what an earlier turn left to feed. For a score the targets but the last are
-// fed too (teacher forcing); the last one predicts nothing, so it waits for the next turn.
+// Puts the current turn's tokens behind what an earlier turn left to feed. For a score the targets but the
+// last are fed too (teacher forcing); the last one predicts nothing, so it waits for the next turn.
 void begin_turn(Run& run) {
   const Turn& turn = run.current();
   run.reply = {};
@@ -50,12 +50,18 @@ void begin_turn(Run& run) {
 
 class BranchSet {
  public:
-  BranchSet(const PromptGroup& group, const Decoding& decoding, const Tokenizer* tokenizer, const Kernels& kernels,
-            const BranchLimits& limits, const Events& events)
-      : group_(group), decoding_(decoding), tokenizer_(tokenizer), kernels_(kernels), limits_(limits),
-        events_(events), diagnostics_(group.branches.size()) {}
+  BranchSet(const PromptGroup& group, const Decoding& decoding, const Tokenizer* tokenizer,
+            const Kernels& kernels, const BranchLimits& limits, const Events& events)
+      : group_(group),
+        decoding_(decoding),
+        tokenizer_(tokenizer),
+        kernels_(kernels),
+        limits_(limits),
+        events_(events),
+        diagnostics_(group.branches.size()) {}
 
-  std::vector<std::vector<CacheDiagnostic>> run(Forward& forward, kv::Cache& cache, const kv::Sequence& prefix,
+  std::vector<std::vector<CacheDiagnostic>> run(Forward& forward, kv::Cache& cache,
+                                                const kv::Sequence& prefix,
                                                 const std::function<void(size_t)>& fed) {
     size_t next = 0;
     const size_t most = limits_.max_branches > 0 ? size_t(limits_.max_branches) : group_.branches.size();
@@ -157,8 +163,8 @@ class BranchSet {
     const size_t needed = run.sequence.length() + run.pending.size();
     if (needed <= limits_.context) return;
     fail(run, Error(ErrorKind::run,
-                    fmt::format("branch {} needs {} tokens at turn {}, the model's context holds {}", run.index,
-                                needed, run.turn, limits_.context),
+                    fmt::format("branch {} needs {} tokens at turn {}, the model's context holds {}",
+                                run.index, needed, run.turn, limits_.context),
                     "shorten the prompt or the answer"));
   }
 

@@ -1,7 +1,8 @@
 // The branches of a group behind their shared prefix, advanced together.
 //
-// Each is a small state machine: tokens waiting to be fed, and what to do with the logits they yield. A step takes
-// the waiting tokens of all live branches into one forward pass; a branch alone goes through the same states.
+// Each is a small state machine: tokens waiting to be fed, and what to do with the logits they yield. A step
+// takes the waiting tokens of all live branches into one forward pass; a branch alone goes through the same
+// states.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,14 @@
 namespace kveval::cpu {
 
 struct BranchLimits {
-  size_t context;        // tokens a sequence may hold
-  int chunk_tokens;      // rows of one forward pass
-  int max_branches;      // live at once; 0: all
+  size_t context;         // tokens a sequence may hold
+  int chunk_tokens;       // rows of one forward pass
+  int max_branches;       // live at once; 0: all
   double prefix_seconds;  // for Timing
 };
 
-// Runs every branch of `group` on forks of `prefix`. `fed` is called after each forward pass with its number of
-// tokens and may throw to stop. Returns each branch's diagnostics, in branch order.
+// Runs every branch of `group` on forks of `prefix`. `fed` is called after each forward pass with its number
+// of tokens and may throw to stop. Returns each branch's diagnostics, in branch order.
 std::vector<std::vector<CacheDiagnostic>> run_branches(const PromptGroup& group, const Decoding& decoding,
                                                        const Tokenizer* tokenizer, const Kernels& kernels,
                                                        Forward& forward, kv::Cache& cache,

@@ -33,16 +33,19 @@ int usable_cores() {
 CpuEngineOptions checked(CpuEngineOptions options) {
   if (options.threads == 0) options.threads = usable_cores();
   if (options.threads < 1 || options.threads > 1024) {
-    throw Error(ErrorKind::usage, fmt::format("{} threads: use 1 to 1024, or 0 for all cores", options.threads));
+    throw Error(ErrorKind::usage,
+                fmt::format("{} threads: use 1 to 1024, or 0 for all cores", options.threads));
   }
   if (options.chunk_tokens < 1 || options.chunk_tokens > 8192) {
     throw Error(ErrorKind::usage, fmt::format("a chunk of {} tokens: use 1 to 8192", options.chunk_tokens));
   }
   if (options.page_tokens != 64 && options.page_tokens != 128 && options.page_tokens != 256) {
-    throw Error(ErrorKind::usage, fmt::format("a page of {} tokens: use 64, 128 or 256", options.page_tokens));
+    throw Error(ErrorKind::usage,
+                fmt::format("a page of {} tokens: use 64, 128 or 256", options.page_tokens));
   }
   if (options.max_branches < 0) {
-    throw Error(ErrorKind::usage, fmt::format("{} branches together: use 0 (all) or more", options.max_branches));
+    throw Error(ErrorKind::usage,
+                fmt::format("{} branches together: use 0 (all) or more", options.max_branches));
   }
   return options;
 }
@@ -76,13 +79,15 @@ void check_group(const PromptGroup& group, int vocabulary, size_t context) {
   }
   for (size_t b = 0; b < group.branches.size(); b++) {
     const auto& turns = group.branches[b].turns;
-    for (size_t t = 0; t < turns.size(); t++) check_turn(turns[t], vocabulary, fmt::format("branch {} turn {}", b, t));
+    for (size_t t = 0; t < turns.size(); t++)
+      check_turn(turns[t], vocabulary, fmt::format("branch {} turn {}", b, t));
   }
 }
 
 // Adds `more` to `sum`: same layers, heads and parts in the same order.
 void add(std::vector<CacheDiagnostic>& sum, std::span<const CacheDiagnostic> more) {
-  if (sum.empty()) sum.assign(more.begin(), more.end());
+  if (sum.empty())
+    sum.assign(more.begin(), more.end());
   else {
     for (size_t i = 0; i < more.size(); i++) {
       sum[i].elements += more[i].elements;
@@ -98,9 +103,13 @@ void add(std::vector<CacheDiagnostic>& sum, std::span<const CacheDiagnostic> mor
 class CpuEngine final : public Engine {
  public:
   CpuEngine(std::shared_ptr<const Model> model, const CpuEngineOptions& options)
-      : model_(std::move(model)), options_(checked(options)),
-        kernels_(options.kernels ? *options.kernels : kernels()), pool_(options_.threads),
-        packed_(*model_), forward_(packed_, kernels_, pool_), shapes_(layer_shapes(model_->config)) {}
+      : model_(std::move(model)),
+        options_(checked(options)),
+        kernels_(options.kernels ? *options.kernels : kernels()),
+        pool_(options_.threads),
+        packed_(*model_),
+        forward_(packed_, kernels_, pool_),
+        shapes_(layer_shapes(model_->config)) {}
 
   EngineInfo describe() const override {
     const ModelConfig& config = model_->config;
@@ -122,9 +131,9 @@ class CpuEngine final : public Engine {
 
   void check(const Profile& profile) const override {
     if (!profile.skip_layers.empty() && profile.skip_layers.back() >= int(shapes_.size())) {
-      throw Error(ErrorKind::usage, fmt::format("profile '{}' skips layer {}, {} has layers 0 to {}",
-                                                canonical(profile), profile.skip_layers.back(), model_->name,
-                                                shapes_.size() - 1));
+      throw Error(ErrorKind::usage,
+                  fmt::format("profile '{}' skips layer {}, {} has layers 0 to {}", canonical(profile),
+                              profile.skip_layers.back(), model_->name, shapes_.size() - 1));
     }
   }
 
@@ -205,8 +214,8 @@ void CpuEngine::run(const PromptGroup& group, const Decoding& decoding, const Pr
       transcode ? transcoded(profile, group.prefix.tokens, fed) : prefill(profile, group.prefix.tokens, fed);
 
   const BranchLimits limits{context, options_.chunk_tokens, options_.max_branches, seconds_since(start)};
-  const auto branches = run_branches(group, decoding, model_->tokenizer.get(), kernels_, forward_, *prefix.cache,
-                                     prefix.sequence, limits, events, fed);
+  const auto branches = run_branches(group, decoding, model_->tokenizer.get(), kernels_, forward_,
+                                     *prefix.cache, prefix.sequence, limits, events, fed);
   if (events.on_diagnostics) {
     const auto of_prefix = prefix.sequence.diagnostics();
     std::vector<CacheDiagnostic> sum(of_prefix.begin(), of_prefix.end());
@@ -220,13 +229,15 @@ void CpuEngine::run(const PromptGroup& group, const Decoding& decoding, const Pr
               "use a shorter length, fewer branches or a smaller cache format");
 }
 
-// The largest |key| and |value| of each layer over the calibration text become its scales: largest code = that value.
+// The largest |key| and |value| of each layer over the calibration text become its scales: largest code =
+// that value.
 Profile CpuEngine::resolve(const Profile& profile, std::span<const Tokens> calibration) {
   check(profile);
   if (!profile.needs_resolve()) return profile;
   if (calibration.empty()) {
     throw Error(ErrorKind::usage,
-                fmt::format("profile '{}' has a static scale and there is no text to measure it on", canonical(profile)));
+                fmt::format("profile '{}' has a static scale and there is no text to measure it on",
+                            canonical(profile)));
   }
   std::vector<float> k_max(shapes_.size(), 0.0f), v_max(shapes_.size(), 0.0f);
   for (const Tokens& tokens : calibration) {
@@ -240,7 +251,8 @@ Profile CpuEngine::resolve(const Profile& profile, std::span<const Tokens> calib
   const auto freeze = [](CachePart& part, const std::vector<float>& most) {
     if (part.scale != ScaleAxis::tensor) return;
     part.static_scales.clear();
-    // A layer that was zero throughout keeps scale 1: dividing by zero would turn its first other value into NaN.
+    // A layer that was zero throughout keeps scale 1: dividing by zero would turn its first other value into
+    // NaN.
     for (const float m : most) part.static_scales.push_back(m > 0 ? m / kv::largest(part.format) : 1.0f);
   };
   freeze(resolved.k, k_max);
@@ -278,16 +290,19 @@ Estimate CpuEngine::estimate(const GroupShape& shape, const Profile& profile) co
     if (!last) flops += per_key * prefix * std::min(window, prefix / 2);
     flops += per_key * asked * std::min(window, prefix);
   }
-  // Measured on the phantom at 8K to 128K: norms, encoding and short products cost about as much again as the FLOPs.
+  // Measured on the phantom at 8K to 128K: norms, encoding and short products cost about as much again as the
+  // FLOPs.
   constexpr double kOverhead = 1.6;
   Estimate estimate;
   estimate.seconds = flops / flops_per_second() * kOverhead;
   const auto bytes = [&](size_t tokens) {
     return kv::bytes_for(shapes_, profile, options_.page_tokens, tokens, size_t(options_.chunk_tokens));
   };
-  const size_t together = options_.max_branches > 0 ? std::min(shape.branches, size_t(options_.max_branches)) : shape.branches;
-  estimate.cache_bytes = bytes(shape.prefix_tokens) +
-                         together * bytes(std::min(shape.prefix_tokens, size_t(options_.page_tokens)) + shape.branch_tokens);
+  const size_t together =
+      options_.max_branches > 0 ? std::min(shape.branches, size_t(options_.max_branches)) : shape.branches;
+  estimate.cache_bytes =
+      bytes(shape.prefix_tokens) +
+      together * bytes(std::min(shape.prefix_tokens, size_t(options_.page_tokens)) + shape.branch_tokens);
   return estimate;
 }
 

@@ -18,10 +18,12 @@ struct CpuEngineOptions {
   int chunk_tokens = 512;  // rows of one forward pass
   int page_tokens = 128;   // 64, 128 or 256
   int max_branches = 0;    // branches advanced together; 0: all
-  const cpu::Kernels* kernels = nullptr;  // SIMD level; null: the best this CPU has, or what KVEVAL_SIMD names
+  const cpu::Kernels* kernels =
+      nullptr;  // SIMD level; null: the best this CPU has, or what KVEVAL_SIMD names
 };
 
 // Throws Error{usage} for options out of range.
-std::unique_ptr<Engine> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineOptions& options = {});
+std::unique_ptr<Engine> make_cpu_engine(std::shared_ptr<const Model> model,
+                                        const CpuEngineOptions& options = {});
 
 }  // namespace kveval

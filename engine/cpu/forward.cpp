@@ -31,7 +31,12 @@ std::vector<kv::LayerShape> layer_shapes(const ModelConfig& config) {
 }
 
 Forward::Forward(const PackedModel& model, const Kernels& kernels, ThreadPool& pool)
-    : packed_(model), config_(model.model->config), rope_(make_rope_table(config_)), kernels_(kernels), pool_(pool), attention_(kernels, pool) {}
+    : packed_(model),
+      config_(model.model->config),
+      rope_(make_rope_table(config_)),
+      kernels_(kernels),
+      pool_(pool),
+      attention_(kernels, pool) {}
 
 void Forward::run(kv::Cache& cache, std::span<const Feed> feeds, const OnLogits& on_logits) {
   Rows rows = all_rows(feeds);
@@ -168,8 +173,8 @@ void Forward::attend(kv::Cache& cache, int layer, const Rows& rows) {
   std::vector<AttentionSegment> segments;
   for (const Rows::Run& run : rows.runs) {
     const size_t at = size_t(run.row) * columns;
-    segments.push_back({run.sequence->pages(layer).data(), run.position, run.count, q_.data() + at,
-                        attended_.data() + at});
+    segments.push_back(
+        {run.sequence->pages(layer).data(), run.position, run.count, q_.data() + at, attended_.data() + at});
   }
   attention_.run({shape.heads, shape.window, &cache.layout(layer)}, segments);
 }

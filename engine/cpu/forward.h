@@ -1,7 +1,7 @@
 // The forward pass: tokens of one or more sequences in, logits of the positions asked for out.
 //
-// Arithmetic is float32 throughout; the only thing that differs between two profiles is what the cache gives back.
-// A row's result depends on its own sequence alone, never on which rows share the batch.
+// Arithmetic is float32 throughout; the only thing that differs between two profiles is what the cache gives
+// back. A row's result depends on its own sequence alone, never on which rows share the batch.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +45,8 @@ class Forward {
  public:
   Forward(const PackedModel& model, const Kernels& kernels, ThreadPool& pool);
 
-  // `logits` are those that predict the token after feeds[feed].tokens[index]; valid during the call, which comes in
-  // order of feed and index.
+  // `logits` are those that predict the token after feeds[feed].tokens[index]; valid during the call, which
+  // comes in order of feed and index.
   using OnLogits = std::function<void(size_t feed, size_t index, std::span<const float> logits)>;
 
   // Appends every feed's tokens to its sequence in `cache`. Sequences are distinct.

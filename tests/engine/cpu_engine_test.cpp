@@ -1,5 +1,5 @@
-// The CPU engine against its contracts (design §5.1-5.4): only the cache differs, one absolute order, same bits
-// whatever the chunk, page, thread count, SIMD level, fork or company; and against float64 logits.
+// The CPU engine against its contracts (design §5.1-5.4): only the cache differs, one absolute order, same
+// bits whatever the chunk, page, thread count, SIMD level, fork or company; and against float64 logits.
 #include "engine/cpu/cpu_engine.h"
 
 #include <gtest/gtest.h>
@@ -113,7 +113,9 @@ void expect_same(const Outcome& a, const Outcome& b) {
 // Two questions, a conversation of three turns and a bystander that asks nothing.
 PromptGroup mixed_group(Random& random, const ModelConfig& config, size_t prefix) {
   const auto turn = [&](size_t tokens, Ask ask, size_t target = 0) {
-    return Turn{random_tokens(random, tokens, config.vocabulary), {}, ask,
+    return Turn{random_tokens(random, tokens, config.vocabulary),
+                {},
+                ask,
                 random_tokens(random, target, config.vocabulary)};
   };
   PromptGroup group;
@@ -166,8 +168,16 @@ TEST(CpuEngine, LogitsFollowTheMathematics) {
 }
 
 TEST(CpuEngine, SameBitsHoweverTheWorkIsCut) {
-  constexpr const char* kProfiles[] = {"f32", "fp16", "bf16", "e4m3", "e5m2", "int8", "int8-tensor",
-                                       "k=e4m3,v=int8", "e5m2,skip-layers=0", "int8,mode=transcode"};
+  constexpr const char* kProfiles[] = {"f32",
+                                       "fp16",
+                                       "bf16",
+                                       "e4m3",
+                                       "e5m2",
+                                       "int8",
+                                       "int8-tensor",
+                                       "k=e4m3,v=int8",
+                                       "e5m2,skip-layers=0",
+                                       "int8,mode=transcode"};
   for (uint64_t seed = 1; seed <= std::size(kProfiles); seed++) {
     SCOPED_TRACE(kProfiles[seed - 1]);
     Random random(seed * 77);
@@ -273,7 +283,8 @@ TEST(CpuEngine, ATurnSeesEarlierReplies) {
   const auto engine = make_cpu_engine(model);
   PromptGroup group;
   group.prefix.tokens = random_tokens(random, 40, config.vocabulary);
-  const Tokens first = random_tokens(random, 3, config.vocabulary), second = random_tokens(random, 2, config.vocabulary);
+  const Tokens first = random_tokens(random, 3, config.vocabulary),
+               second = random_tokens(random, 2, config.vocabulary);
   const Tokens target = random_tokens(random, 4, config.vocabulary);
   group.branches.push_back({{{first, {}, Ask::generate, {}}, {second, {}, Ask::score, target}}});
   const Outcome conversation = run(*engine, group, parse_profile("fp16"));
@@ -348,7 +359,9 @@ TEST(CpuEngine, WhatDoesNotFitIsAnErrorReplyNeverAnAnswer) {
   const auto engine = make_cpu_engine(std::make_shared<Model>(random_model(config, 19)));
   PromptGroup group;
   group.prefix.tokens = random_tokens(random, 50, config.vocabulary);
-  const auto question = [&](size_t n) { return Turn{random_tokens(random, n, config.vocabulary), {}, Ask::generate, {}}; };
+  const auto question = [&](size_t n) {
+    return Turn{random_tokens(random, n, config.vocabulary), {}, Ask::generate, {}};
+  };
   group.branches = {{{question(4)}}, {{question(20), question(1)}}, {{question(13)}}};
   const Outcome outcome = run(*engine, group, parse_profile("fp16"));
   EXPECT_EQ(outcome.replies.at({0, 0}).stop, Stop::length);
@@ -369,9 +382,7 @@ TEST(CpuEngine, RefusesWhatCannotBeRun) {
   const auto refused = [&](const PromptGroup& group, const char* profile) {
     try {
       engine->run(group, {}, parse_profile(profile), {});
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
+    } catch (const Error& error) { return std::string(error.what()); }
     return std::string("ran");
   };
   PromptGroup group;
