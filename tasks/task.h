@@ -19,7 +19,8 @@ namespace kveval {
 
 // One question with a known answer.
 struct Sample {
-  std::string item_key;    // XXH3-128 of (task, version, parameters, seed, length, haystack, index): the same for every tokenizer
+  std::string item_key;    // XXH3-128 of (task, version, parameters, seed, length, haystack, index): the same
+                           // for every tokenizer
   std::string prompt_sha;  // XXH3-128 of (prefix ids, question ids, target ids)
   int index = 0;           // within its haystack
   std::optional<int> stratum;   // depth stratum, 0 = start
