@@ -1,7 +1,9 @@
-// Profile: everything that defines a cache backend. Two profiles that could give different bits have different
-// canonical() texts, and equal ones have equal hashes.
+// Profile: everything that defines a cache backend. Two profiles that could give different bits have
+// different hashes (and, once the measured static scales are set aside, different canonical() texts); equal
+// ones have equal ones.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,7 +21,8 @@ enum class ScaleAxis : uint8_t {
 
 enum class CacheMode : uint8_t {
   as_you_go,  // prefill already reads quantized keys and values: what a server does
-  transcode,  // one fp16 prefill, re-encoded once behind the prefix: isolates the read error, one prefill for all
+  transcode,  // one fp16 prefill, re-encoded once behind the prefix: isolates the read error, one prefill for
+              // all
 };
 
 // Keys or values.
@@ -41,24 +44,32 @@ struct Profile {
 
 // Grammar, items separated by commas:
 //   profile := preset item* | "k=" format ",v=" format item*
-//   item    := "k=" format | "v=" format | "scale=" axis | "skip-layers=" range ("," range)*
-//              | "mode=" ("as-you-go" | "transcode")
+//   item    := "k=" format | "v=" format | "scale=" axis | "k-scale=" axis | "v-scale=" axis
+//              | "skip-layers=" range ("," range)* | "mode=" ("as-you-go" | "transcode")
 //   preset  := f32 | fp16 | bf16 | e4m3 | e5m2 | int8 | int8-tensor | fp8 (= e4m3, as in vLLM)
 //   format  := f32 | fp16 | bf16 | e4m3 | e5m2 | int8;  axis := none | tensor | token-head;  range := N | N-M
-// Throws Error{usage} that names the word it does not know and lists those it does.
+// "k=" and "v=" bring their format's own axis (token-head for int8, none for the others); "scale=" then sets
+// that of every 8-bit part, "k-scale=" and "v-scale=" that of one. int8 always has a scale, 16- and 32-bit
+// formats never do. Throws Error{usage} that names the word it does not know and lists those it does.
 Profile parse_profile(std::string_view text);
 
-// "fp16,int8,k=e4m3,v=fp16,e4m3,skip-layers=0-1,27" is four profiles: in a list a preset or a "k=" begins a new one.
+// "fp16,int8,k=e4m3,v=fp16,e4m3,skip-layers=0-1,27" is four profiles: in a list a preset or a "k=" begins a
+// new one.
 std::vector<Profile> parse_profile_list(std::string_view text);
 
-// The shortest text that parses back to the profile (static scales left out): its name in tables.
+// The profile's name in tables: the shortest text of the form "preset item*" or "k=,v= item*" that parses
+// back to it, alone or in a list; static scales are left out.
 std::string canonical(const Profile& profile);
 
-std::string to_json(const Profile& profile);  // every field, static scales included; parses back exactly
+// Every field, static scales included, keys sorted; parses back exactly. Throws Error{bad_file} for anything
+// else.
+std::string to_json(const Profile& profile);
 Profile profile_from_json(std::string_view json);
 std::string profile_hash(const Profile& profile);  // XXH3-128 of to_json, 32 hex digits
 
 const char* name_of(Format format);
+const char* name_of(ScaleAxis axis);
+const char* name_of(CacheMode mode);
 size_t bytes_per_element(Format format);
 
 }  // namespace kveval
