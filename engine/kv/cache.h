@@ -14,6 +14,7 @@
 
 #include "engine/engine.h"
 #include "engine/kv/codec.h"
+#include "engine/kv/codec_kernels.h"
 #include "engine/profile.h"
 
 namespace kveval::kv {
@@ -62,52 +63,70 @@ struct PageLayout {
 // page size the cache does not have.
 PageLayout page_layout(const LayerShape& shape, const Profile& profile, int layer, int page_tokens);
 
-struct Page;  // refcounted; defined in cache.cpp
+class Cache;
+class PagePool;
+struct Page;
 
 // A sequence's page table. Movable; dropping it releases its share of the pages. Not copyable: fork() says
-// what it costs.
+// what it costs. Its cache must outlive it.
 class Sequence {
  public:
-  Sequence(Sequence&&) noexcept;
-  Sequence& operator=(Sequence&&) noexcept;
+  Sequence(Sequence&& other) noexcept;
+  Sequence& operator=(Sequence&& other) noexcept;
   ~Sequence();
 
   size_t length() const { return length_; }  // positions written (or reserved by extend)
-  // Base addresses of a layer's pages by page index; null where a window has moved on.
-  std::span<const uint8_t* const> pages(int layer) const;
+  // Base addresses of a layer's pages by page index; null where a window has moved on. Valid until the
+  // sequence is extended, truncated or dropped.
+  std::span<const uint8_t* const> pages(int layer) const { return tables_[size_t(layer)].codes; }
   // [layer][kv_head][part: 0 keys, 1 values] flattened in that order; since creation or fork.
   std::span<const CacheDiagnostic> diagnostics() const { return diagnostics_; }
 
  private:
   friend class Cache;
+  struct Table {
+    std::vector<Page*> pages;           // null where a window has moved on
+    std::vector<const uint8_t*> codes;  // the pages' addresses, what pages() shows
+    size_t released = 0;                // leading pages a window has moved past
+  };
   Sequence() = default;
-  // ... representation in the .cpp's terms: tables per layer
-  class Cache* cache_ = nullptr;
+  void drop();
+
+  Cache* cache_ = nullptr;
   size_t length_ = 0;
-  std::vector<std::vector<Page*>> tables_;         // [layer][page]
-  std::vector<std::vector<const uint8_t*>> base_;  // [layer][page], what pages() shows
+  std::vector<Table> tables_;  // [layer]
   std::vector<CacheDiagnostic> diagnostics_;
 };
 
 class Cache {
  public:
-  // page_tokens: 64, 128 or 256. Throws Error{usage} for a profile whose static scales are missing.
-  Cache(std::span<const LayerShape> layers, const Profile& profile, int page_tokens);
+  // page_tokens: 64, 128 or 256. `encode` is the SIMD level that writes; every level gives the same bits.
+  // Throws Error{usage} for a profile whose static scales are missing, not one per layer or not positive, or
+  // that skips a layer the model does not have.
+  Cache(std::span<const LayerShape> layers, const Profile& profile, int page_tokens,
+        EncodeRow encode = scalar::encode_row);
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
   Sequence create();
   Sequence fork(const Sequence& parent);  // shares every page; O(pages) pointers, no codes copied
+
+  // Forgets the positions from `length` on. Copies the rows it keeps of a last page that is shared, so that
+  // no other sequence's rows are ever read as this one's unwritten ones. Throws Error{run} for a length
+  // beyond the sequence or before what a window has released, and when memory runs out; the sequence is then
+  // unchanged.
   void truncate(Sequence& sequence, size_t length);
 
   // Makes room for `tokens` more positions in every layer: allocates pages, copies a shared partial page
-  // first (only its written rows). Then write() each layer. Throws Error{run} when memory runs out.
+  // first (only its written rows). Then write() each layer. Throws Error{run} when memory runs out; the
+  // sequence is then unchanged.
   void extend(Sequence& sequence, size_t tokens);
 
-  // Encodes rows of one KV head at positions first .. first + tokens, which extend() reserved. `k` and `v`
-  // point at the head's first row; rows are `stride` floats apart. Distinct (layer, head) pairs may be
-  // written concurrently.
+  // Encodes rows of one KV head at positions first .. first + tokens, which extend() reserved and no fork
+  // shares. `k` and `v` point at the head's first row; rows are `stride` floats apart. Distinct (layer, head)
+  // pairs may be written concurrently, and so may distinct sequences. Diagnostics sum in the order of the
+  // calls: write each head's rows in token order.
   void write(Sequence& sequence, int layer, int kv_head, size_t first, size_t tokens, const float* k,
              const float* v, size_t stride);
 
@@ -115,20 +134,49 @@ class Cache {
   void release_behind_window(Sequence& sequence, size_t next_position);
 
   // A sequence of this cache whose codes are those of `source` (another cache over the same layers and page
-  // size) decoded and encoded again under this cache's profile.
+  // size) decoded and encoded again under this cache's profile. Throws Error{run} when memory runs out.
   Sequence transcode(const Sequence& source);
 
-  const PageLayout& layout(int layer) const;
-  const Profile& profile() const;
-  size_t bytes() const;       // live pages, each counted once however often shared
-  size_t peak_bytes() const;  // the most bytes() has been
+  const PageLayout& layout(int layer) const { return layers_[size_t(layer)].layout; }
+  const Profile& profile() const { return profile_; }
+  size_t bytes() const { return bytes_; }            // live pages, each counted once however often shared
+  size_t peak_bytes() const { return peak_bytes_; }  // the most bytes() has been
+
+ private:
+  friend class Sequence;
+  struct StaticScales;
+  struct Layer {
+    LayerShape shape;
+    PageLayout layout;
+    PagePool* pool;
+    std::unique_ptr<StaticScales> static_scales;
+    size_t first_diagnostic;  // of this layer in Sequence::diagnostics()
+  };
+  struct Slot {  // an entry of a sequence's page table
+    size_t layer, index;
+    Page* fresh = nullptr;
+  };
+
+  Page* take(const Layer& layer);
+  void drop(Page* page);
+  void renew(Sequence& sequence, std::vector<Slot> slots, size_t length);
+  void encode_row(const Layer& layer, uint8_t* tile, size_t row, const float* k, const float* v,
+                  CacheDiagnostic* diagnostics) const;
+
+  Profile profile_;
+  EncodeRow encode_;
+  size_t page_tokens_;
+  std::vector<Layer> layers_;
+  std::vector<std::unique_ptr<PagePool>> pools_;  // one per page size
+  std::vector<CacheDiagnostic> empty_diagnostics_;
+  size_t bytes_ = 0, peak_bytes_ = 0;
 };
 
 // What one more token costs, summed over layers, codes and scales: exact for a full page.
 size_t bytes_per_token(std::span<const LayerShape> layers, const Profile& profile);
 
-// Peak bytes of a sequence of `tokens` fed in chunks of `chunk`: windowed layers keep min(tokens, window +
-// chunk), rounded up to pages.
+// Peak bytes of one sequence of `tokens` fed in chunks of `chunk`, its windowed layers released behind each:
+// what Cache::peak_bytes says afterwards.
 size_t bytes_for(std::span<const LayerShape> layers, const Profile& profile, int page_tokens, size_t tokens,
                  size_t chunk);
 

@@ -166,6 +166,14 @@ KVEVAL_HD static constexpr float clips_from(Format format) {
   return 0.0f;
 }
 
+// The symmetric scale that maps `absolute_max` to largest(). Never below the smallest normal float: a row of
+// zeros is not divided by zero, and no row that fp16 could hold apart from zero is touched by it (engines use
+// floors from 1e-6 down to this one).
+KVEVAL_HD static constexpr float scale_for(Format format, float absolute_max) {
+  const float scale = absolute_max / largest(format);
+  return scale > float_of(0x00800000u) ? scale : float_of(0x00800000u);
+}
+
 // Bytes one code takes. Codes lie in memory with their low byte first.
 KVEVAL_HD static constexpr size_t code_bytes(Format format) {
   switch (format) {

@@ -28,7 +28,10 @@ using EncodeRow = void (*)(Format format, const float* x, int n, float scale, ui
 namespace scalar {
 void encode_row(Format format, const float* x, int n, float scale, uint8_t* codes, size_t stride,
                 RowStats* stats);
-}
+// x[i] = decode(codes[i * stride]) * scale. The attention kernels decode for themselves; this serves
+// transcoding.
+void decode_row(Format format, const uint8_t* codes, size_t stride, int n, float scale, float* x);
+}  // namespace scalar
 // Only on a CPU with AVX2, FMA and F16C, or with AVX-512 F, BW, VL and DQ.
 namespace avx2 {
 void encode_row(Format format, const float* x, int n, float scale, uint8_t* codes, size_t stride,
