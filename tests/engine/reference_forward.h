@@ -25,28 +25,27 @@ using Vector = std::vector<double>;
 using CacheRounding = std::function<void(int layer, bool keys, Vector& rows)>;
 
 // W x. Columns outside, so that the compiler can keep several rows in flight; each row still sums in column
-// order.
+// order. Columns of zeros, most of the phantom's, are left out.
 class Linear {
  public:
-  explicit Linear(const Matrix& matrix)
-      : rows_(size_t(matrix.rows)), cols_(size_t(matrix.cols)), by_column_(matrix.values.size()) {
-    for (size_t r = 0; r < rows_; ++r)
-      for (size_t c = 0; c < cols_; ++c) by_column_[c * rows_ + r] = matrix.values[r * cols_ + c];
+  explicit Linear(const Matrix& matrix) : rows_(size_t(matrix.rows)) {
+    for (int c = 0; c < matrix.cols; ++c) {
+      Vector column(rows_);
+      for (int r = 0; r < matrix.rows; ++r) column[size_t(r)] = matrix.row(r)[c];
+      if (column != Vector(rows_, 0.0)) columns_.emplace_back(size_t(c), std::move(column));
+    }
   }
 
   Vector operator()(const Vector& x) const {
     Vector y(rows_, 0.0);
-    for (size_t c = 0; c < cols_; ++c) {
-      if (x[c] == 0.0) continue;  // most of the phantom's residual stream
-      const double* column = by_column_.data() + c * rows_;
+    for (const auto& [c, column] : columns_)
       for (size_t r = 0; r < rows_; ++r) y[r] += column[r] * x[c];
-    }
     return y;
   }
 
  private:
-  size_t rows_, cols_;
-  Vector by_column_;
+  size_t rows_;
+  std::vector<std::pair<size_t, Vector>> columns_;
 };
 
 inline Vector rms_norm(const Vector& x, const std::vector<float>& weight, double epsilon) {
