@@ -14,10 +14,10 @@ enum class RopeStyle {
 
 struct LayerConfig {
   int heads = 1;
-  int kv_heads = 1;   // heads % kv_heads == 0
-  int window = 0;     // 0: full attention; else the last `window` positions, itself included
-  bool rope = true;   // false: no position information (NoPE)
-  int ff = 0;         // feed-forward width
+  int kv_heads = 1;  // heads % kv_heads == 0
+  int window = 0;    // 0: full attention; else the last `window` positions, itself included
+  bool rope = true;  // false: no position information (NoPE)
+  int ff = 0;        // feed-forward width
 };
 
 struct ModelConfig {

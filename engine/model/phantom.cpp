@@ -224,7 +224,7 @@ void write_context(LayerWeights& w, int head, int context, double share, const V
   for (int row = 0; row < Stream::kContext; ++row)
     for (int col = 0; col < Stream::kCode; ++col)
       at(w.o, context + row, head * kHeadDim + col) =
-          float(share * projection[size_t(row * Stream::kCode + col)] / kValueGain);
+          float(share * projection[size_t(row) * Stream::kCode + size_t(col)] / kValueGain);
 }
 
 void build_offset_layer(LayerWeights& w, const Parts& parts, const PhantomOptions& options, RopeStyle style) {
@@ -283,7 +283,7 @@ void build_vocabulary(Weights& weights, const Parts& parts, const PhantomOptions
       at(weights.head, token, Stream::output + i) = float(kHeadGain * code[size_t(i)]);
     }
     for (int i = 0; i < Stream::kContext; ++i) {
-      const double* row = parts.projections[0].data() + i * Stream::kCode;
+      const double* row = parts.projections[0].data() + size_t(i) * Stream::kCode;
       double sum = 0;
       for (int j = 0; j < Stream::kCode; ++j) sum += row[j] * code[size_t(j)];
       embedding[Stream::query_context + i] = float(parts.share[0] * sum);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -103,8 +104,8 @@ inline std::vector<Vector> logits(const Model& model, const Tokens& tokens,
     const float* row = model.weights.embedding.row(token);
     stream.emplace_back(row, row + config.width);
   }
-  std::vector<size_t> every_position;
-  for (size_t p = 0; p < tokens.size(); ++p) every_position.push_back(p);
+  std::vector<size_t> every_position(tokens.size());
+  std::iota(every_position.begin(), every_position.end(), size_t(0));
 
   for (size_t l = 0; l < config.layers.size(); ++l) {
     const LayerConfig& layer = config.layers[l];
@@ -157,9 +158,8 @@ inline std::vector<Vector> logits(const Model& model, const Tokens& tokens,
 }
 
 inline Matrix random_matrix(int rows, int cols, Random& random) {
-  Matrix matrix{rows, cols, {}};
-  for (size_t i = 0; i < size_t(rows) * size_t(cols); ++i)
-    matrix.values.push_back(float(random.normal() / std::sqrt(double(cols))));
+  Matrix matrix{rows, cols, std::vector<float>(size_t(rows) * size_t(cols))};
+  for (float& value : matrix.values) value = float(random.normal() / std::sqrt(double(cols)));
   return matrix;
 }
 
@@ -167,8 +167,8 @@ inline Matrix random_matrix(int rows, int cols, Random& random) {
 inline Model random_model(const ModelConfig& config, uint64_t seed) {
   Random random(seed);
   const auto norm = [&] {
-    std::vector<float> weight;
-    for (int i = 0; i < config.width; ++i) weight.push_back(float(1.0 + 0.1 * random.normal()));
+    std::vector<float> weight(size_t(config.width));
+    for (float& value : weight) value = float(1.0 + 0.1 * random.normal());
     return weight;
   };
   Model model{"random", "", config, {}, nullptr};

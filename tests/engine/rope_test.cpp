@@ -25,8 +25,9 @@ TEST(Rope, RowsAreTheRoundedCosinesAndSines) {
         std::vector<float> cos(kRows * half), sin(kRows * half);
         rope_rows(table, first, kRows, cos.data(), sin.data());
         for (size_t i = 0; i < cos.size(); ++i) {
-          const long double frequency = powl((long double)theta, -2.0L * (long double)(i % half) / head_dim);
-          const long double angle = (long double)(first + i / half) * frequency;
+          const size_t position = first + i / half, pair = i % half;
+          const long double frequency = powl((long double)theta, -2.0L * (long double)pair / head_dim);
+          const long double angle = (long double)position * frequency;
           // Half a float32 step of 1, and the angle's own rounding in float64: 2^20 * 2^-52.
           EXPECT_NEAR(cos[i], double(cosl(angle)), 3.1e-8)
               << head_dim << " " << theta << " " << first << " " << i;
@@ -42,13 +43,13 @@ TEST(Rope, RowsDoNotDependOnHowTheyAreCut) {
   ModelConfig config;
   config.head_dim = 128;
   const RopeTable table = make_rope_table(config);
-  constexpr int kRows = 96;
-  std::vector<float> cos(kRows * 64), sin(kRows * 64), cos_cut(kRows * 64), sin_cut(kRows * 64);
-  rope_rows(table, 5000, kRows, cos.data(), sin.data());
+  constexpr size_t kRows = 96, kHalf = 64;
+  std::vector<float> cos(kRows * kHalf), sin(kRows * kHalf), cos_cut(kRows * kHalf), sin_cut(kRows * kHalf);
+  rope_rows(table, 5000, int(kRows), cos.data(), sin.data());
   Random random(1);
-  for (int row = 0; row < kRows;) {
-    const int count = std::min(kRows - row, 1 + int(random.below(17)));
-    rope_rows(table, 5000 + size_t(row), count, cos_cut.data() + row * 64, sin_cut.data() + row * 64);
+  for (size_t row = 0; row < kRows;) {
+    const size_t count = std::min(kRows - row, size_t(1 + random.below(17)));
+    rope_rows(table, 5000 + row, int(count), &cos_cut[row * kHalf], &sin_cut[row * kHalf]);
     row += count;
   }
   EXPECT_EQ(cos, cos_cut);
