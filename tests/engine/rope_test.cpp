@@ -18,8 +18,9 @@ TEST(Rope, RowsAreTheRoundedCosinesAndSines) {
       ModelConfig config;
       config.head_dim = head_dim;
       config.rope_theta = theta;
+      config.context = 1 << 20;
       const RopeTable table = make_rope_table(config);
-      for (size_t first : {0u, 1u, 8191u, 131070u, 1048573u}) {
+      for (size_t first : {0u, 1u, 510u, 8191u, 131070u, 1048573u}) {
         constexpr int kRows = 3;
         const size_t half = size_t(head_dim) / 2;
         std::vector<float> cos(kRows * half), sin(kRows * half);
@@ -42,14 +43,15 @@ TEST(Rope, RowsAreTheRoundedCosinesAndSines) {
 TEST(Rope, RowsDoNotDependOnHowTheyAreCut) {
   ModelConfig config;
   config.head_dim = 128;
+  config.context = 8192;
   const RopeTable table = make_rope_table(config);
   constexpr size_t kRows = 96, kHalf = 64;
   std::vector<float> cos(kRows * kHalf), sin(kRows * kHalf), cos_cut(kRows * kHalf), sin_cut(kRows * kHalf);
-  rope_rows(table, 5000, int(kRows), cos.data(), sin.data());
+  rope_rows(table, 5100, int(kRows), cos.data(), sin.data());
   Random random(1);
   for (size_t row = 0; row < kRows;) {
     const size_t count = std::min(kRows - row, size_t(1 + random.below(17)));
-    rope_rows(table, 5000 + row, int(count), &cos_cut[row * kHalf], &sin_cut[row * kHalf]);
+    rope_rows(table, 5100 + row, int(count), &cos_cut[row * kHalf], &sin_cut[row * kHalf]);
     row += count;
   }
   EXPECT_EQ(cos, cos_cut);
