@@ -22,9 +22,9 @@ void fill(const std::vector<double>& frequencies, size_t rows, size_t step, std:
 }  // namespace
 
 RopeTable make_rope_table(const ModelConfig& config) {
-  std::vector<double> frequencies;
-  for (int i = 0; i < config.head_dim / 2; ++i)
-    frequencies.push_back(det::pow(config.rope_theta, -2.0 * i / config.head_dim));
+  std::vector<double> frequencies(size_t(config.head_dim) / 2);  // radians per token
+  for (size_t i = 0; i < frequencies.size(); ++i)
+    frequencies[i] = det::pow(config.rope_theta, -2.0 * double(i) / config.head_dim);
   RopeTable table;
   table.half = frequencies.size();
   const size_t coarse_rows = (size_t(config.context) + RopeTable::kFineRows - 1) / RopeTable::kFineRows;

@@ -157,8 +157,12 @@ inline std::vector<Vector> logits(const Model& model, const Tokens& tokens,
   return result;
 }
 
+inline Matrix zero_matrix(int rows, int cols) {
+  return {rows, cols, std::vector<float>(size_t(rows) * size_t(cols))};
+}
+
 inline Matrix random_matrix(int rows, int cols, Random& random) {
-  Matrix matrix{rows, cols, std::vector<float>(size_t(rows) * size_t(cols))};
+  Matrix matrix = zero_matrix(rows, cols);
   for (float& value : matrix.values) value = float(random.normal() / std::sqrt(double(cols)));
   return matrix;
 }
