@@ -117,12 +117,17 @@ constexpr std::string_view kThing[] = {
     "pillow"};
 
 constexpr std::string_view kQuality[] = {
-    "old",      "new",      "small",      "large",   "quiet",   "busy",        "narrow",  "wide",
-    "long",     "short",    "heavy",      "light",   "clean",   "empty",       "simple",  "ordinary",
-    "familiar", "distant",  "local",      "public",  "private", "careful",     "steady",  "pleasant",
-    "plain",    "modern",   "worn",       "broken",  "cheap",   "useful",      "curious", "patient",
-    "friendly", "tired",    "thoughtful", "helpful", "young",   "experienced", "serious", "cheerful",
-    "polite",   "punctual", "anxious"};
+    "old",    "new",     "small",    "large", "quiet",  "narrow",   "wide",     "long",    "short",
+    "heavy",  "light",   "clean",    "empty", "simple", "ordinary", "familiar", "distant", "local",
+    "public", "private", "pleasant", "plain", "modern", "worn",     "cheap",    "useful",  "tall",
+    "deep",   "square",  "grey",     "green", "blue",   "white",    "brown",    "yellow",  "odd",
+    "famous", "nearby",  "spare",    "rough", "neat",   "pretty",   "shabby"};
+
+constexpr std::string_view kMood[] = {
+    "careful", "curious",     "patient", "friendly", "tired",     "thoughtful", "helpful",
+    "young",   "experienced", "serious", "cheerful", "polite",    "punctual",   "anxious",
+    "busy",    "grumpy",      "hungry",  "lonely",   "lucky",     "modest",     "nervous",
+    "relaxed", "retired",     "shy",     "strict",   "talkative", "worried",    "calm"};
 
 constexpr std::string_view kPlace[] = {
     "market",   "station",  "harbor",   "library", "school",   "garden",    "office", "museum",  "hospital",
@@ -132,10 +137,9 @@ constexpr std::string_view kPlace[] = {
     "crossing", "pharmacy", "stadium",  "campus",  "bookshop", "cafe",      "cellar", "balcony", "terrace",
     "entrance", "fountain", "tower",    "pier",    "canal",    "quarry",    "orchard"};
 
-constexpr std::string_view kTime[] = {"morning",  "afternoon", "evening", "night",   "week",      "month",
-                                      "spring",   "summer",    "autumn",  "winter",  "weekend",   "noon",
-                                      "midnight", "holiday",   "monday",  "tuesday", "wednesday", "thursday",
-                                      "friday",   "saturday",  "sunday"};
+constexpr std::string_view kTime[] = {"morning", "afternoon", "evening", "night",     "week",    "month",
+                                      "spring",  "summer",    "autumn",  "winter",    "weekend", "holiday",
+                                      "season",  "term",      "lunch",   "breakfast", "dinner"};
 
 constexpr std::string_view kHow[] = {"slowly",   "quickly",  "quietly",     "carefully",  "calmly",
                                      "gladly",   "neatly",   "briefly",     "patiently",  "properly",
@@ -172,18 +176,18 @@ constexpr std::string_view kSky[] = {"rain",    "snow",   "wind",  "fog",  "suns
                                      "thunder", "clouds", "frost", "hail", "drizzle"};
 
 constexpr std::string_view kTemplates[] = {
-    "The {quality} {person} {did} the {thing} and then {went} back to the {place}.",
-    "On {time} the {person} {did} a {quality} {thing} beside the {place}.",
+    "The {mood} {person} {did} the {thing} and then {went} back to the {place}.",
+    "One {time} the {person} {did} a {quality} {thing} beside the {place}.",
     "Because of the {sky}, the {people} stayed near the {place} for {number} {unit}.",
-    "Nobody at the {place} knew why the {person} had {went} there so {how}.",
+    "Nobody at the {place} knew why the {person} {went} there so {how}.",
     "Every {time} the {people} met in the {place} and talked about {topic}.",
     "A {quality} {thing} stood between the {place} and the {place} for {number} {unit}.",
     "After lunch the {people} {how} {did} the {thing} that belonged to the {person}.",
     "The price of {matter} rose again, so the {person} {did} only {number} bags of {matter}.",
-    "My {person} {often} says that {topic} and {topic} are easier to learn in {time}.",
+    "My {person} {often} says that {topic} and {topic} are easier to learn after {time}.",
     "When the {sky} stopped, {number} {people} {went} past the {quality} {place}.",
     "There was {matter} on the {thing}, and nobody {did} it until {time}.",
-    "In the {place} a {quality} {person} explained {topic} to {number} {people}.",
+    "In the {place} a {mood} {person} explained {topic} to {number} {people}.",
     "The road from the {place} to the {place} was {quality} and closed for {number} {unit}.",
     "Some {people} {often} bring {matter} and {matter} to the {quality} {place}.",
     "She {did} the {quality} {thing} {how} and left it at the {place}.",
@@ -192,12 +196,12 @@ constexpr std::string_view kTemplates[] = {
     "It took the {people} {number} {unit} to agree about {topic} and {topic}.",
     "Last {time} the {sky} was so strong that the {quality} {thing} fell over.",
     "Near the {place} there is a {quality} shop that sells {matter}, {matter} and a {thing} or two.",
-    "Although the {person} was {quality}, the {people} listened {how} to the talk about {topic}.",
+    "Although the {person} was {mood}, the {people} listened {how} to the talk about {topic}.",
     "The {person} asked the {people} whether the {thing} in the {place} was {quality}.",
     "We {went} to the {place} in {number} {unit} and {did} the {thing} there.",
-    "The {time} train left without the {person}, who {how} {went} home through the {place}.",
-    "During the {time} the {place} is {quality}, and the {people} {often} rest there.",
-    "Our {quality} {person} keeps {matter}, a {thing} and a {thing} behind the {place}.",
+    "The early train left without the {person}, who {how} {went} home through the {place}.",
+    "During the {time} the {place} stays {quality}, and the {people} {often} rest there.",
+    "Our {mood} {person} keeps {matter}, a {thing} and a {thing} behind the {place}.",
     "If the {sky} returns before {time}, the {people} will wait inside the {quality} {place}.",
     "The article on {topic} was {quality}, but the {person} {did} it twice.",
     "One of the {people} {how} {did} the {thing} and put it under the {thing}.",
@@ -207,7 +211,7 @@ constexpr std::string_view kTemplates[] = {
     "Down by the {place} the {people} {did} {matter} in the {sky} and laughed.",
     "The letter said that the {thing} had been {how} moved from the {place} to the {place}.",
     "As usual, the {person} {went} across the {place} with a {thing} full of {matter}.",
-    "Between {time} and {time} the {place} sold {number} pounds of {matter}.",
+    "Between one {time} and the next the {place} sold {number} pounds of {matter}.",
     "I think the {person} {did} the {thing} because the {place} looked {quality}.",
     "The {people} wanted a {quality} {thing}, yet the {person} only had {matter}.",
     "Later that {time}, {sky} covered the {place} and the {people} {went} home.",
@@ -218,10 +222,10 @@ struct Slot {
   std::span<const std::string_view> words;
 };
 
-constexpr Slot kSlots[] = {
-    {"person", kPerson}, {"people", kPeople}, {"did", kDid},   {"thing", kThing}, {"quality", kQuality},
-    {"place", kPlace},   {"time", kTime},     {"how", kHow},   {"often", kOften}, {"topic", kTopic},
-    {"number", kNumber}, {"matter", kMatter}, {"went", kWent}, {"unit", kUnit},   {"sky", kSky}};
+constexpr Slot kSlots[] = {{"person", kPerson},   {"people", kPeople}, {"did", kDid},     {"thing", kThing},
+                           {"quality", kQuality}, {"mood", kMood},     {"place", kPlace}, {"time", kTime},
+                           {"how", kHow},         {"often", kOften},   {"topic", kTopic}, {"number", kNumber},
+                           {"matter", kMatter},   {"went", kWent},     {"unit", kUnit},   {"sky", kSky}};
 
 }  // namespace
 

@@ -11,6 +11,9 @@
 namespace kveval {
 namespace {
 
+constexpr std::string_view kSpaceMark = "\u2581";
+constexpr size_t kPartBytes = 1024;
+
 static_assert(sizeof(int) == sizeof(Token));
 
 // SentencePiece's encode and decode are const and keep no state, so one processor serves all threads.
@@ -22,11 +25,18 @@ class SentencePieceTokenizer : public Tokenizer {
       throw Error(ErrorKind::bad_file,
                   fmt::format("the SentencePiece model cannot be read: {}", status.message()),
                   "Check that the tokenizer's .model file is complete.");
+    cuttable_ = words_stand_alone();
   }
 
   Tokens encode(std::string_view text) const override {
     Tokens tokens;
-    check(processor_.Encode({text.data(), text.size()}, &tokens), "encode");
+    while (!text.empty()) {
+      const std::string_view part = text.substr(0, cuttable_ ? end_of_part(text) : text.size());
+      Tokens encoded;
+      check(processor_.Encode({part.data(), part.size()}, &encoded), "encode");
+      tokens.insert(tokens.end(), encoded.begin(), encoded.end());
+      text.remove_prefix(part.size());
+    }
     return tokens;
   }
 
@@ -46,6 +56,37 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string hash() const override { return hash_; }
 
  private:
+  // SentencePiece slows down with the length of its input: 680 kB take four times as long whole as in parts.
+  // Cutting before the space that ends a word changes nothing as long as
+  //   - no piece reaches over such a place (a mark for a space behind another character), and
+  //   - no space is added to a part or taken from it.
+  bool words_stand_alone() const {
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
+      if (processor_.IsControl(id) || processor_.IsUnknown(id) || processor_.IsByte(id)) continue;
+      std::string_view piece = processor_.IdToPiece(id);
+      while (piece.starts_with(kSpaceMark)) piece.remove_prefix(kSpaceMark.size());
+      if (piece.find(kSpaceMark) != std::string_view::npos) return false;
+    }
+    for (const std::string text : {"a", " a", "  a"}) {
+      std::vector<std::string> pieces;
+      if (!processor_.Encode(text, &pieces).ok()) return false;
+      std::string joined;
+      for (const std::string& piece : pieces) joined += piece;
+      size_t marks = 0;
+      while (std::string_view(joined).substr(marks * kSpaceMark.size()).starts_with(kSpaceMark)) ++marks;
+      if (marks != text.size() - 1) return false;
+    }
+    return true;
+  }
+
+  // The first place to cut at, kPartBytes in or later: before a space that follows a printable ASCII
+  // character.
+  static size_t end_of_part(std::string_view text) {
+    for (size_t at = kPartBytes; at < text.size(); ++at)
+      if (text[at] == ' ' && text[at - 1] > ' ' && text[at - 1] < 0x7F) return at;
+    return text.size();
+  }
+
   static std::optional<Token> id_if_defined(int id) {
     return id < 0 ? std::nullopt : std::optional<Token>(id);
   }
@@ -56,6 +97,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   sentencepiece::SentencePieceProcessor processor_;
+  bool cuttable_ = false;
   std::string hash_;
 };
 

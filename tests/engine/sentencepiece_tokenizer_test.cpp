@@ -1,6 +1,7 @@
 #include "engine/text/sentencepiece_tokenizer.h"
 
 #include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
 
 #include <string>
 
@@ -71,6 +72,24 @@ TEST(SentencePieceTokenizer, SpecialTokensInTextArePlainCharacters) {
     EXPECT_NE(token, 0) << "unknown";
   }
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+}
+
+TEST(SentencePieceTokenizer, LongTextIsWhatSentencePieceMakesOfTheWhole) {
+  const auto tokenizer = make_sentencepiece_tokenizer(phantom_model());
+  sentencepiece::SentencePieceProcessor whole;
+  ASSERT_TRUE(whole.LoadFromSerializedProto({phantom_model().data(), phantom_model().size()}).ok());
+  Random random(5);
+  const std::string_view parts[] = {"The",   " the", " amber", " ", "  ",    "\n", "\n\n",    ". ",   ",",
+                                    "12345", " 481", "\u00e9", "x", " code", "a ", "\u4e2d ", "<s> ", "\t"};
+  for (int i = 0; i < 40; ++i) {
+    std::string text;
+    const uint64_t bytes = 500 + random.below(6000);
+    while (text.size() < bytes) text += parts[random.below(std::size(parts))];
+    std::vector<int> expected;
+    ASSERT_TRUE(whole.Encode(text, &expected).ok());
+    ASSERT_EQ(tokenizer->encode(text), expected);
+    ASSERT_EQ(tokenizer->decode(expected), text);
+  }
 }
 
 TEST(SentencePieceTokenizer, DescribesItself) {

@@ -53,8 +53,9 @@ TEST(WordBank, SetsAreLargeAndDisjoint) {
   EXPECT_GE(key_nouns().size(), 256u);
   std::set<std::string> seen = all_filler_words();
   for (const char* word :
-       {"the",    "secret", "access", "code", "codes",  "for",  "is",    "what", "answer", "with",
-        "digits", "alone",  "each",   "of",   "hidden", "text", "below", "read", "then",   "question"})
+       {"the",    "secret", "access", "code",   "codes", "of",   "some",   "names",    "are",
+        "hidden", "in",     "text",   "below",  "read",  "then", "answer", "question", "for",
+        "is",     "what",   "with",   "digits", "alone", "a",    "an"})
     seen.insert(word);
   for (const auto list : {key_adjectives(), key_nouns()})
     for (const auto word : list) {

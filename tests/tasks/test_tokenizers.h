@@ -1,0 +1,62 @@
+// Tokenizers for tests of tasks: the phantom's, and two that share nothing with it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+
+#include "embedded.h"
+#include "engine/hash.h"
+#include "engine/text/sentencepiece_tokenizer.h"
+
+namespace kveval {
+
+inline const Tokenizer& phantom_tokenizer() {
+  static const auto kTokenizer = make_sentencepiece_tokenizer(embedded::engine_model_phantom_tokenizer_model);
+  return *kTokenizer;
+}
+
+// A token a byte, no BOS.
+class ByteTokenizer : public Tokenizer {
+ public:
+  Tokens encode(std::string_view text) const override {
+    Tokens tokens;
+    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+    return tokens;
+  }
+  std::string decode(const Tokens& tokens) const override {
+    std::string text;
+    for (const Token token : tokens) text += char(token);
+    return text;
+  }
+  int vocabulary_size() const override { return 256; }
+  std::optional<Token> bos() const override { return std::nullopt; }
+  std::optional<Token> eos() const override { return std::nullopt; }
+  std::string hash() const override { return "bytes"; }
+};
+
+// A token a run of non-spaces with the spaces before it: "is:" and " 481793." are whole words, so a value can
+// never be asked for apart from its full stop.
+class WordTokenizer : public Tokenizer {
+ public:
+  Tokens encode(std::string_view text) const override {
+    Tokens tokens;
+    while (!text.empty()) {
+      size_t end = text.find_first_not_of(" \n");
+      end =
+          end == std::string_view::npos ? text.size() : std::min(text.find_first_of(" \n", end), text.size());
+      const std::string hash = hash_hex(text.substr(0, end));
+      tokens.push_back(Token(std::stoul(hash.substr(0, 7), nullptr, 16)));
+      text.remove_prefix(end);
+    }
+    return tokens;
+  }
+  std::string decode(const Tokens&) const override { return {}; }
+  int vocabulary_size() const override { return 1 << 28; }
+  std::optional<Token> bos() const override { return 0; }
+  std::optional<Token> eos() const override { return std::nullopt; }
+  std::string hash() const override { return "words"; }
+};
+
+}  // namespace kveval
