@@ -162,11 +162,7 @@ Cache::Cache(std::span<const LayerShape> layers, const Profile& profile, int pag
         layer.layout.v_static = layer.static_scales->v;
       }
     }
-    const auto pool = std::find_if(pools_.begin(), pools_.end(), [&](const auto& known) {
-      return known->page_bytes() == layer.layout.page_bytes;
-    });
-    if (pool == pools_.end()) pools_.push_back(std::make_unique<PagePool>(layer.layout.page_bytes));
-    layer.pool = pool == pools_.end() ? pools_.back().get() : pool->get();
+    layer.pool = pool_of(layer.layout.page_bytes);
     for (int head = 0; head < layers[i].kv_heads; head++) {
       for (const bool keys : {true, false}) {
         CacheDiagnostic diagnostic;
@@ -181,6 +177,14 @@ Cache::Cache(std::span<const LayerShape> layers, const Profile& profile, int pag
 }
 
 Cache::~Cache() = default;
+
+PagePool* Cache::pool_of(size_t page_bytes) {
+  for (const auto& pool : pools_) {
+    if (pool->page_bytes() == page_bytes) return pool.get();
+  }
+  pools_.push_back(std::make_unique<PagePool>(page_bytes));
+  return pools_.back().get();
+}
 
 Page* Cache::take(const Layer& layer) {
   Page* page = layer.pool->take();

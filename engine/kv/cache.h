@@ -157,6 +157,7 @@ class Cache {
     Page* fresh = nullptr;
   };
 
+  PagePool* pool_of(size_t page_bytes);
   Page* take(const Layer& layer);
   void drop(Page* page);
   void renew(Sequence& sequence, std::vector<Slot> slots, size_t length);
