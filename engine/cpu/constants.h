@@ -16,6 +16,11 @@ inline constexpr float kExp2[] = {1.f,
 inline constexpr float kRound =
     12582912.f;  // 1.5 * 2^23: x + kRound rounds x to an integer, kept in the low bits
 inline constexpr float kExp2Lowest = -126.f;  // below it exp2 is +0, so no result is ever denormal
+inline constexpr float kExp2Highest = 127.f;  // callers clamp: above it the exponent would wrap around
 inline constexpr float kLog2E = 1.44269502f;  // float32 nearest to log2(e)
+
+// k a blocked matrix product handles at a time: 512 rows of A (640 KB) stay in L2, two panels (40 KB) in L1
+// and L2. No multiple of 1,024 bytes' worth of floats: rows this far apart spread over the cache sets.
+inline constexpr int kGemmDepth = 320;
 
 }  // namespace kveval::cpu

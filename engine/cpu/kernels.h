@@ -1,16 +1,17 @@
-// The one dispatch point between SIMD levels. Every level gives the same bits: `scalar` is the definition, written
-// to be read; avx2 and avx512 are one source over vectors of 16 float lanes, compiled twice (design: a zmm or two ymm).
+// The one dispatch point between SIMD levels. Every level gives the same bits: `scalar` is the definition,
+// written to be read; avx2 and avx512 are one source over vectors of 16 float lanes, compiled twice (design:
+// a zmm or two ymm).
 //
-// Rules that make it so: every product-sum is a chain of fused multiply-adds in a stated order; horizontal sums
-// and maxima run over 16 virtual lanes and fold in one fixed tree (l[i] + l[i+8], then +4, +2, +1); exp2 is our own
-// polynomial; nothing is contracted by the compiler (-ffp-contract=off).
+// Rules that make it so: every product-sum is a chain of fused multiply-adds in a stated order; horizontal
+// sums and maxima run over 16 virtual lanes and fold in one fixed tree (l[i] + l[i+8], then +4, +2, +1); exp2
+// is our own polynomial; nothing is contracted by the compiler (-ffp-contract=off).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/cpu/attention_kernels.h"
 #include "engine/kv/codec_kernels.h"
-#include "engine/profile.h"
 
 namespace kveval::cpu {
 
@@ -19,33 +20,39 @@ inline constexpr int kLanes = 16;  // also the row interleave of packed weights
 struct Kernels {
   const char* name;  // "scalar" | "avx2" | "avx512"
 
-  // c[m][n] for n in [n_begin, n_end), both multiples of 16: one FMA chain over k = 0 .. cols-1 per output, whatever m.
-  // packed: [rows/16][cols][16] float, 16 output rows interleaved (rows padded with zeros to a multiple of 16).
-  // a: m rows, lda floats apart. c: m rows, ldc >= n_end floats apart.
-  // scratch: gemm_scratch_floats(m) floats, 64-byte aligned, one per thread.
-  void (*gemm)(const float* packed, int n_begin, int n_end, int cols, const float* a, int m, size_t lda, float* c,
-               size_t ldc, float* scratch);
+  // c[m][n] for n in [n_begin, n_end), both multiples of 16: one FMA chain over k = 0 .. cols-1 per output,
+  // whatever m. packed: [rows/16][cols][16] float, 16 output rows interleaved (rows padded with zeros to a
+  // multiple of 16). a: m rows, lda floats apart. c: m rows, ldc >= n_end floats apart. scratch:
+  // gemm_scratch_floats(m) floats, 64-byte aligned, one per thread.
+  void (*gemm)(const float* packed, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
+               float* c, size_t ldc, float* scratch);
 
-  // y = x / sqrt(mean(x^2) + epsilon) * weight
+  // y = x / sqrt(mean(x^2) + epsilon) * weight; the sum of squares runs in 16 lanes.
   void (*rms_norm)(const float* x, const float* weight, int n, float epsilon, float* y);
   // Rotates one head in place. cos, sin: [head_dim / 2].
   void (*rope_halves)(float* x, const float* cos, const float* sin, int head_dim);
   void (*rope_interleaved)(float* x, const float* cos, const float* sin, int head_dim);
-  void (*add)(float* x, const float* y, size_t n);           // x += y
-  void (*scale)(float* x, float s, size_t n);                // x *= s
+  void (*add)(float* x, const float* y, size_t n);                // x += y
+  void (*scale)(float* x, float s, size_t n);                     // x *= s
   void (*silu_multiply)(float* gate, const float* up, size_t n);  // gate = gate * sigmoid(gate) * up
-  // log(sum(exp(x))), natural, float32 lanes.
-  float (*log_sum_exp)(const float* x, size_t n);
+  // The largest x, and the sum over 16 lanes of exp(x - largest).
+  void (*exp_sum)(const float* x, size_t n, float* largest, float* sum);
   int (*argmax)(const float* x, size_t n);  // lowest index among equals
 
+  AttentionKernels attention;
   kv::EncodeRow encode_row;  // kv/codec_kernels.h
+
+  // log(sum(exp(x))), natural. The logarithm is det::log: float64, outside what is compiled per level.
+  float log_sum_exp(const float* x, size_t n) const;
 };
 
 size_t gemm_scratch_floats(int m);
 
-// The best level this CPU has, or the one KVEVAL_SIMD=scalar|avx2|avx512 names. Throws Error{usage} when the variable
-// names a level this CPU lacks or no level at all.
+// The best level this CPU has, or the one KVEVAL_SIMD=scalar|avx2|avx512 names. Throws Error{usage} when the
+// variable names a level this CPU lacks or no level at all.
 const Kernels& kernels();
+// What kernels() would be if KVEVAL_SIMD were `wanted`; null or empty: not set.
+const Kernels& kernels_wanted(const char* wanted);
 const Kernels* kernels_named(const char* name);  // null: not this CPU
 
 }  // namespace kveval::cpu

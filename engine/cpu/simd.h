@@ -8,7 +8,7 @@
 // the short list of headers.
 #pragma once
 
-// GCC 12's own header initialises "undefined" registers from themselves and warns about it when inlined (PR 105593).
+// GCC 12 warns about its own header, whose "undefined" registers start from themselves (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -32,7 +32,6 @@ namespace kveval::KVEVAL_LEVEL {
 #ifdef __AVX512F__
 
 inline constexpr int kRegisters = 32;  // vector registers
-inline constexpr int kRegistersPerV = 1;
 
 struct V {
   __m512 v;
@@ -67,8 +66,7 @@ KVEVAL_INLINE __m256 fold_max(V x) {
 
 #else
 
-inline constexpr int kRegisters = 16;
-inline constexpr int kRegistersPerV = 2;
+inline constexpr int kRegisters = 16;  // half as many V
 
 struct V {
   __m256 a, b;  // lanes 0-7 and 8-15

@@ -1,0 +1,350 @@
+// Attention over coded tiles, per SIMD level. Two ways through a tile, same bits:
+// many rows decode it once into float panels and run the micro-kernel of matrix products; up to kFewRows rows
+// (decode) turn codes into floats in registers, where all rows use them. Panels cost 4 bytes stored and
+// loaded per value.
+//
+// In a score the lanes run over keys, one chain over head_dim each; in weights * values over dimensions, one
+// chain over the tile's 64 keys each. Keys' and values' formats are independent: each side picks its own
+// functions.
+#include <cstring>
+
+#include "engine/cpu/level_kernels.h"
+#include "engine/cpu/micro_kernel.h"
+
+namespace kveval::KVEVAL_LEVEL {
+namespace {
+
+using cpu::AttentionRows;
+using cpu::kRowsInFlight;
+using cpu::kTileKeys;
+using cpu::MergedState;
+using cpu::SpanState;
+using cpu::TileVisit;
+
+constexpr float kMinusInfinity = -__builtin_inff();
+constexpr int kFewRows = 6;
+// Row counts are rounded up to whole vectors when per-row numbers are handled 16 at a time.
+constexpr int kPaddedRows = kRowsInFlight + 16;
+
+// ------------------------------------------------------------------------------------------ many rows:
+// panels
+
+// Panel j of the keys: [head_dim][16], keys 16 j .. 16 j + 15.
+template <Format F, bool Scaled>
+void decode_keys(const uint8_t* codes, const float* scale, int head_dim, float* panels) {
+  for (int d = 0; d < head_dim; d++)
+#pragma GCC unroll 4
+    for (int j = 0; j < kTileKeys / 16; j++) {
+      V x = decode<F>(codes + size_t(d * kTileKeys + 16 * j) * kCodeBytes<F>);
+      if constexpr (Scaled) x = mul(x, load(scale + 16 * j));
+      store(panels + size_t(j * head_dim + d) * 16, x);
+    }
+}
+
+// Panel i of the values: [64][16], dimensions 16 i .. 16 i + 15.
+template <Format F, bool Scaled>
+void decode_values(const uint8_t* codes, const float* scale, int head_dim, float* panels) {
+  for (int j = 0; j < kTileKeys; j++)
+    for (int i = 0; i < head_dim / 16; i++) {
+      V x = decode<F>(codes + size_t(j * head_dim + 16 * i) * kCodeBytes<F>);
+      if constexpr (Scaled) x = mul(x, splat(scale[j]));
+      store(panels + size_t(i * kTileKeys + j) * 16, x);
+    }
+}
+
+// c[r][..] = (init ? init[r] * c[r][..] : 0) + a[r][0 .. Depth) * panel
+template <int Depth, int Rows>
+void micro(const float* a, const float* panels, float* c, size_t ldc, const float* init) {
+  V sum[Rows][kMicroVectors];
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 2
+    for (int v = 0; v < kMicroVectors; v++)
+      sum[r][v] = init ? mul(splat(init[r]), load(c + size_t(r) * ldc + 16 * v)) : zero();
+  chain<Depth>(sum, a, panels, size_t(Depth) * 16, Depth, [](int) {});
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 2
+    for (int v = 0; v < kMicroVectors; v++) store(c + size_t(r) * ldc + 16 * v, sum[r][v]);
+}
+
+template <int Depth, int Rows = kMicroRows>
+void micro_rows(int rows, const float* a, const float* panels, float* c, size_t ldc, const float* init) {
+  if (rows == Rows) return micro<Depth, Rows>(a, panels, c, ldc, init);
+  if constexpr (Rows > 1) micro_rows<Depth, Rows - 1>(rows, a, panels, c, ldc, init);
+}
+
+// `rows` rows times a whole tile of panels: [Depth] of a, `width` columns of c.
+template <int Depth>
+void multiply_panels(int rows, const float* a, const float* panels, int width, float* c, size_t ldc,
+                     const float* init) {
+  for (int w = 0; w < width; w += 16 * kMicroVectors)
+    for (int r = 0, n; r < rows; r += n) {
+      n = rows - r < kMicroRows ? rows - r : kMicroRows;
+      micro_rows<Depth>(n, a + size_t(r) * Depth, panels + size_t(w) * Depth, c + size_t(r) * ldc + w, ldc,
+                        init ? init + r : nullptr);
+    }
+}
+
+// ------------------------------------------------------------------------------------------ few rows:
+// registers
+
+enum class Side { keys, values };
+
+// One operand of a thin product: [depth][width] codes, and one scale per column (keys) or row (values).
+struct ThinTile {
+  const uint8_t* codes;
+  const float* scale;
+  int depth, width;
+  const uint8_t*
+      next;  // the tile that follows, or null. Unless it is prefetched every tile starts cold: up to 2.6x.
+};
+
+// c[Rows][width] = (init ? init[r] * c[r] : 0) + a[Rows][depth] * raw codes (* scale)
+template <Side S, Format F, bool Scaled, int Rows>
+void thin(const ThinTile& tile, const float* a, size_t lda, float* c, size_t ldc, const float* init) {
+  constexpr int kVectors = kRegisters == 32 ? 4 : 1, kBytes = kCodeBytes<F>;
+  for (int w = 0; w < tile.width; w += 16 * kVectors) {
+    V sum[Rows][kVectors];
+#pragma GCC unroll 6
+    for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; v++)
+        sum[r][v] = init ? mul(splat(init[r]), load(c + size_t(r) * ldc + w + 16 * v)) : zero();
+    for (int k = 0; k < tile.depth; k++) {
+      const size_t at = size_t(k * tile.width + w) * kBytes;
+      const uint8_t* codes = tile.codes + at;
+      if (tile.next)
+        for (int i = 0; i < 16 * kVectors * kBytes; i += 64)
+          _mm_prefetch(reinterpret_cast<const char*>(tile.next + at + i), _MM_HINT_T0);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; v++) {
+        V x = raw<F>(codes + 16 * v * kBytes);
+        if constexpr (Scaled)
+          x = mul(x, S == Side::keys ? load(tile.scale + w + 16 * v) : splat(tile.scale[k]));
+#pragma GCC unroll 6
+        for (int r = 0; r < Rows; r++) sum[r][v] = fma(splat(a[size_t(r) * lda + k]), x, sum[r][v]);
+      }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; v++) store(c + size_t(r) * ldc + w + 16 * v, sum[r][v]);
+  }
+}
+
+template <Side S, Format F, bool Scaled, int Rows = kFewRows>
+void thin_rows(int rows, const ThinTile& tile, const float* a, size_t lda, float* c, size_t ldc,
+               const float* init) {
+  if (rows == Rows) return thin<S, F, Scaled, Rows>(tile, a, lda, c, ldc, init);
+  if constexpr (Rows > 1) thin_rows<S, F, Scaled, Rows - 1>(rows, tile, a, lda, c, ldc, init);
+}
+
+// ------------------------------------------------------------------------------------------ one dispatch per
+// side
+
+// How one side (keys or values) of a tile is read.
+struct Reader {
+  void (*decode)(const uint8_t* codes, const float* scale, int head_dim, float* panels);
+  void (*thin)(int rows, const ThinTile& tile, const float* a, size_t lda, float* c, size_t ldc,
+               const float* init);
+  float
+      factor;  // thin multiplies raw codes: the scale, or a where there is none, must carry this power of two
+};
+
+template <Side S, Format F, bool Scaled>
+constexpr Reader kReader = {S == Side::keys ? decode_keys<F, Scaled> : decode_values<F, Scaled>,
+                            thin_rows<S, F, Scaled>, kRawFactor<F>};
+
+template <Side S>
+Reader reader(Format format, bool scaled) {
+  switch (format) {
+    case Format::f32: return scaled ? kReader<S, Format::f32, true> : kReader<S, Format::f32, false>;
+    case Format::fp16: return scaled ? kReader<S, Format::fp16, true> : kReader<S, Format::fp16, false>;
+    case Format::bf16: return scaled ? kReader<S, Format::bf16, true> : kReader<S, Format::bf16, false>;
+    case Format::e4m3: return scaled ? kReader<S, Format::e4m3, true> : kReader<S, Format::e4m3, false>;
+    case Format::e5m2: return scaled ? kReader<S, Format::e5m2, true> : kReader<S, Format::e5m2, false>;
+    case Format::int8: return scaled ? kReader<S, Format::int8, true> : kReader<S, Format::int8, false>;
+  }
+  return {};
+}
+
+// ------------------------------------------------------------------------------------------ softmax
+
+// -inf where row i of the visit does not see a key.
+void mask(const AttentionRows& rows, size_t first_key, int row, int n, float* scores) {
+  for (int r = 0; r < n; r++) {
+    const size_t position = rows.position[row + r];
+    float* s = scores + r * kTileKeys;
+    if (position < first_key + kTileKeys - 1)
+      for (int j = int(position + 1 - first_key); j < kTileKeys; j++) s[j] = kMinusInfinity;
+    if (rows.window != 0 && position >= first_key + rows.window) {
+      const int hidden = int(position + 1 - rows.window - first_key);
+      for (int j = 0; j < hidden; j++) s[j] = kMinusInfinity;
+    }
+  }
+}
+
+// n rows of 64 scores become weights in place; maxima and lane sums move on, `correction` is what earlier
+// sums and outputs must be multiplied with.
+void softmax(float* scores, int n, float* m, float* l, float* correction) {
+  float largest_score[kPaddedRows];
+  for (int r = 0; r < n; r++) {
+    const float* s = scores + r * kTileKeys;
+    largest_score[r] = largest(max(max(load(s), load(s + 16)), max(load(s + 32), load(s + 48))));
+  }
+  for (int r = 0; r < n; r += 16) {
+    const V before = load(m + r), now = max(load(largest_score + r), before);
+    store(correction + r, exp2(sub(before, now)));
+    store(largest_score + r, now);
+  }
+  std::memcpy(m, largest_score, size_t(n) * sizeof(float));
+  for (int r = 0; r < n; r++) {
+    float* s = scores + r * kTileKeys;
+    const V base = splat(m[r]);
+    V weight[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+      weight[i] = exp2(sub(load(s + 16 * i), base));
+      store(s + 16 * i, weight[i]);
+    }
+    const V tile_sum = add(add(weight[0], weight[1]), add(weight[2], weight[3]));
+    store(l + r * 16, fma(load(l + r * 16), splat(correction[r]), tile_sum));
+  }
+}
+
+// ------------------------------------------------------------------------------------------ spans
+
+struct Scratch {
+  float* key_panels;    // [head_dim / ...]: kTileKeys * head_dim floats
+  float* value_panels;  // kTileKeys * head_dim
+  float* scores;        // [kRowsInFlight][kTileKeys]
+  float* q;             // [kRowsInFlight][head_dim]
+  float* k_scale;       // [kTileKeys]
+  float* v_scale;       // [kTileKeys]
+};
+
+void scale_all(const float* from, float factor, int n, float* to) {
+  for (int i = 0; i < n; i += 16) store(to + i, mul(load(from + i), splat(factor)));
+}
+
+// Up to kFewRows rows of one visit.
+template <int HeadDim>
+void few_rows(const AttentionRows& rows, const TileVisit& visit, const TileVisit* next, const Reader& keys,
+              const Reader& values, const SpanState& state, const Scratch& scratch) {
+  const int row = visit.row_begin, n = visit.row_end - visit.row_begin;
+  float correction[kPaddedRows];
+  const float* q = rows.q + size_t(row) * HeadDim;
+  ThinTile tile = {visit.k, visit.k_scale, HeadDim, kTileKeys, next ? next->k : nullptr};
+  if (keys.factor != 1.f) {
+    if (visit.k_scale) {
+      scale_all(visit.k_scale, keys.factor, kTileKeys, scratch.k_scale);
+      tile.scale = scratch.k_scale;
+    } else {
+      scale_all(q, keys.factor, n * HeadDim, scratch.q);
+      q = scratch.q;
+    }
+  }
+  keys.thin(n, tile, q, HeadDim, scratch.scores, kTileKeys, nullptr);
+  mask(rows, visit.first_key, row, n, scratch.scores);
+  softmax(scratch.scores, n, state.m + row, state.l + size_t(row) * 16, correction);
+
+  tile = {visit.v, visit.v_scale, kTileKeys, HeadDim, next ? next->v : nullptr};
+  if (values.factor != 1.f) {
+    if (visit.v_scale) {
+      scale_all(visit.v_scale, values.factor, kTileKeys, scratch.v_scale);
+      tile.scale = scratch.v_scale;
+    } else {
+      scale_all(scratch.scores, values.factor, n * kTileKeys, scratch.scores);
+    }
+  }
+  values.thin(n, tile, scratch.scores, kTileKeys, state.o + size_t(row) * HeadDim, HeadDim, correction);
+}
+
+// The rows of one visit against decoded panels.
+template <int HeadDim>
+void many_rows(const AttentionRows& rows, const TileVisit& visit, const SpanState& state,
+               const Scratch& scratch) {
+  float correction[kPaddedRows];
+  for (int row = visit.row_begin, n; row < visit.row_end; row += n) {
+    n = visit.row_end - row < kRowsInFlight ? visit.row_end - row : kRowsInFlight;
+    multiply_panels<HeadDim>(n, rows.q + size_t(row) * HeadDim, scratch.key_panels, kTileKeys, scratch.scores,
+                             kTileKeys, nullptr);
+    mask(rows, visit.first_key, row, n, scratch.scores);
+    softmax(scratch.scores, n, state.m + row, state.l + size_t(row) * 16, correction);
+    multiply_panels<kTileKeys>(n, scratch.scores, scratch.value_panels, HeadDim,
+                               state.o + size_t(row) * HeadDim, HeadDim, correction);
+  }
+}
+
+template <int HeadDim>
+void attend(const AttentionRows& rows, const TileVisit* visits, int count, bool more, const SpanState& state,
+            const Scratch& scratch) {
+  for (int r = 0; r < rows.rows; r++) state.m[r] = kMinusInfinity;
+  std::memset(state.l, 0, size_t(rows.rows) * 16 * sizeof(float));
+  std::memset(state.o, 0, size_t(rows.rows) * HeadDim * sizeof(float));
+  const uint8_t* decoded = nullptr;  // the tile the panels hold: forks that share it meet it again
+  for (int i = 0; i < count; i++) {
+    const TileVisit& visit = visits[i];
+    const TileVisit* next = i + 1 < count || more ? &visits[i + 1] : nullptr;
+    const Reader keys = reader<Side::keys>(rows.k_format, visit.k_scale != nullptr);
+    const Reader values = reader<Side::values>(rows.v_format, visit.v_scale != nullptr);
+    if (visit.row_end - visit.row_begin <= kFewRows && decoded != visit.k) {
+      few_rows<HeadDim>(rows, visit, next, keys, values, state, scratch);
+      continue;
+    }
+    if (decoded != visit.k) {
+      keys.decode(visit.k, visit.k_scale, HeadDim, scratch.key_panels);
+      values.decode(visit.v, visit.v_scale, HeadDim, scratch.value_panels);
+      decoded = visit.k;
+    }
+    many_rows<HeadDim>(rows, visit, state, scratch);
+  }
+}
+
+}  // namespace
+
+void attend_span(const AttentionRows& rows, const TileVisit* visits, int count, bool more,
+                 const SpanState& state, float* scratch) {
+  const size_t tile = size_t(kTileKeys) * size_t(rows.head_dim);
+  Scratch parts{};
+  parts.key_panels = scratch;
+  parts.value_panels = parts.key_panels + tile;
+  parts.scores = parts.value_panels + tile;
+  parts.q = parts.scores + kRowsInFlight * kTileKeys;
+  parts.k_scale = parts.q + size_t(kRowsInFlight) * size_t(rows.head_dim);
+  parts.v_scale = parts.k_scale + kTileKeys;
+  switch (rows.head_dim) {
+    case 64: return attend<64>(rows, visits, count, more, state, parts);
+    case 128: return attend<128>(rows, visits, count, more, state, parts);
+    case 256: return attend<256>(rows, visits, count, more, state, parts);
+    default: return;  // Attention::run refuses other sizes
+  }
+}
+
+void merge_span(int rows, int head_dim, const SpanState& span, const MergedState& total) {
+  for (int begin = 0; begin < rows; begin += 16) {
+    const V left = load(total.m + begin), right = load(span.m + begin), both = max(left, right);
+    float of_left[16], of_right[16], m[16];
+    store(of_left, exp2(sub(left, both)));
+    store(of_right, exp2(sub(right, both)));
+    store(m, both);
+    for (int i = 0; i < 16 && begin + i < rows; i++) {
+      const size_t r = size_t(begin + i);
+      if (span.m[r] == kMinusInfinity) continue;  // saw nothing of this span
+      const float *o = span.o + r * size_t(head_dim), *l = span.l + r * 16;
+      float* out = total.o + r * size_t(head_dim);
+      const V a = splat(of_left[i]), b = splat(of_right[i]);
+      for (int d = 0; d < head_dim; d += 16) store(out + d, fma(load(o + d), b, mul(load(out + d), a)));
+      total.l[r] = fma1(sum(load(l)), of_right[i], total.l[r] * of_left[i]);
+      total.m[r] = m[i];
+    }
+  }
+}
+
+void finish_row(int head_dim, const float* o, float l, float* out) {
+  const V inverse = splat(1.f / l);
+  for (int d = 0; d < head_dim; d += 16) store(out + d, fma(load(o + d), inverse, zero()));
+}
+
+}  // namespace kveval::KVEVAL_LEVEL

@@ -1,0 +1,197 @@
+// C = A W^T with W packed in blocks of 16 rows. Every output is one chain of fused multiply-adds over k, for
+// any m: blocking over k parks the float32 accumulator in C, it never splits the sum.
+//
+// A weight format is a struct like Float32Weights: how 16 rows are read (scales, raw, weight) for m <= 4,
+// where the weights go straight into the chains, and as float panels for larger m, where many rows use them.
+#include <cstring>
+
+#include "engine/cpu/level_kernels.h"
+#include "engine/cpu/micro_kernel.h"
+
+namespace kveval::KVEVAL_LEVEL {
+namespace {
+
+using cpu::kGemmDepth;
+
+// Weights of `Vectors` neighbouring row blocks for some k: vector v of the k-th is at data + v * stride + 16
+// k.
+struct Panels {
+  const float* data;
+  size_t stride;
+};
+
+struct Float32Weights {
+  static constexpr int kBlock = 1;  // k that share scales
+  static constexpr int kUnit = 1;   // k that one raw load holds
+  struct Scales {};
+
+  static size_t row_block_bytes(int cols) { return size_t(cols) * 64; }
+  KVEVAL_INLINE Scales scales(const uint8_t*, int) { return {}; }
+  KVEVAL_INLINE const uint8_t* address(const uint8_t* row_block, int block, int) {
+    return row_block + size_t(block) * 64;
+  }
+  KVEVAL_INLINE V raw(const uint8_t* address) { return load(reinterpret_cast<const float*>(address)); }
+  KVEVAL_INLINE V weight(const Scales&, V raw, int) { return raw; }
+
+  // They are panels already.
+  static Panels panels(const uint8_t* row_block, size_t row_block_bytes, int k_begin) {
+    return {reinterpret_cast<const float*>(row_block) + size_t(k_begin) * 16,
+            row_block_bytes / sizeof(float)};
+  }
+};
+
+// ------------------------------------------------------------------------------------------------ m <= 4
+
+// Blocks x Rows independent chains hide the latency of the FMA; the rows share each weight while it is in a
+// register.
+template <class Weights, int Blocks, int Rows>
+void stream(const uint8_t* weights, size_t row_block_bytes, int cols, const float* a, size_t lda, float* c,
+            size_t ldc) {
+  V sum[Rows][Blocks];
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; b++) sum[r][b] = zero();
+  for (int block = 0; block < cols / Weights::kBlock; block++) {
+    typename Weights::Scales scales[Blocks];
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; b++)
+      scales[b] = Weights::scales(weights + size_t(b) * row_block_bytes, block);
+    for (int unit = 0; unit < Weights::kBlock / Weights::kUnit; unit++) {
+      decltype(Weights::raw(weights)) raw[Blocks];
+#pragma GCC unroll 4
+      for (int b = 0; b < Blocks; b++) {
+        const uint8_t* address = Weights::address(weights + size_t(b) * row_block_bytes, block, unit);
+        raw[b] = Weights::raw(address);
+        _mm_prefetch(reinterpret_cast<const char*>(address + size_t(Blocks) * row_block_bytes), _MM_HINT_T0);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < Weights::kUnit; i++, a++)
+#pragma GCC unroll 4
+        for (int b = 0; b < Blocks; b++) {
+          const V w = Weights::weight(scales[b], raw[b], i);
+#pragma GCC unroll 4
+          for (int r = 0; r < Rows; r++) sum[r][b] = fma(splat(a[size_t(r) * lda]), w, sum[r][b]);
+        }
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; b++) store(c + size_t(r) * ldc + 16 * b, sum[r][b]);
+}
+
+template <class Weights, int Rows>
+void few_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, size_t lda, float* c,
+              size_t ldc) {
+  constexpr int kBlocks = kRegisters == 32 ? 4 : Rows < 3 ? 2 : 1;
+  const size_t bytes = Weights::row_block_bytes(cols);
+  int n = n_begin;
+  for (; n + 16 * kBlocks <= n_end; n += 16 * kBlocks)
+    stream<Weights, kBlocks, Rows>(weights + size_t(n / 16) * bytes, bytes, cols, a, lda, c + n, ldc);
+  for (; n < n_end; n += 16)
+    stream<Weights, 1, Rows>(weights + size_t(n / 16) * bytes, bytes, cols, a, lda, c + n, ldc);
+}
+
+// ------------------------------------------------------------------------------------------------ larger m
+
+// The next panels on their way to L2 while this block computes: the largest single gain measured.
+struct Prefetch {
+  const char* first;
+  size_t gap;  // to the second, 0: only one
+  int lines;   // of 64 bytes, of each
+};
+
+template <int Rows, int Vectors>
+void micro(const float* a, const Panels& panels, int depth, float* c, size_t ldc, bool first,
+           const Prefetch& next) {
+  V sum[Rows][Vectors];
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; v++) sum[r][v] = first ? zero() : load(c + size_t(r) * ldc + 16 * v);
+  chain<kGemmDepth>(
+      sum, a, panels.data, panels.stride, depth, [&next](int k) __attribute__((always_inline)) {
+        if (k < next.lines) {
+          _mm_prefetch(next.first + size_t(k) * 64, _MM_HINT_T1);
+          _mm_prefetch(next.first + next.gap + size_t(k) * 64, _MM_HINT_T1);
+        }
+      });
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; v++) store(c + size_t(r) * ldc + 16 * v, sum[r][v]);
+}
+
+// micro<rows, Vectors> for rows known at run time.
+template <int Vectors, int Rows = kMicroRows>
+void micro_rows(int rows, const float* a, const Panels& panels, int depth, float* c, size_t ldc, bool first,
+                const Prefetch& next) {
+  if (rows == Rows) return micro<Rows, Vectors>(a, panels, depth, c, ldc, first, next);
+  if constexpr (Rows > 1) micro_rows<Vectors, Rows - 1>(rows, a, panels, depth, c, ldc, first, next);
+}
+
+template <class Weights>
+void many_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
+               float* c, size_t ldc, float* scratch) {
+  const size_t bytes = Weights::row_block_bytes(cols);
+  // Few rows: the panels must stay in L1 (2 x 16 x 160 floats: 20 KB). Many: fewer trips of the accumulators
+  // to C.
+  const int step = m < 64 ? kGemmDepth / 2 : kGemmDepth;
+  const int tiles = (m + kMicroRows - 1) / kMicroRows;
+  const auto tile_begin = [m, tiles](int t) {
+    return int(size_t(m) * size_t(t) / size_t(tiles));
+  };  // even: no thin tail
+  for (int k = 0; k < cols; k += step) {
+    const int depth = cols - k < step ? cols - k : step;
+    // A constant row stride, whatever lda: no cache-set conflicts, and the micro-kernel addresses rows by
+    // constants.
+    for (int i = 0; i < m; i++)
+      std::memcpy(scratch + size_t(i) * kGemmDepth, a + size_t(i) * lda + k, size_t(depth) * sizeof(float));
+    int vectors = 0;
+    for (int n = n_begin; n < n_end; n += 16 * vectors) {
+      vectors = n_end - n < 16 * kMicroVectors ? (n_end - n) / 16 : kMicroVectors;
+      const Panels panels = Weights::panels(weights + size_t(n / 16) * bytes, bytes, k);
+      const Panels next = Weights::panels(weights + size_t(n / 16 + vectors) * bytes, bytes, k);
+      for (int t = 0; t < tiles; t++) {
+        const int row = tile_begin(t), rows = tile_begin(t + 1) - row;
+        if (k > 0 && t + 1 < tiles) {  // the parked accumulators of the next rows
+          for (int i = tile_begin(t + 1); i < tile_begin(t + 2); i++)
+            for (int v = 0; v < vectors; v++)
+              _mm_prefetch(reinterpret_cast<const char*>(c + size_t(i) * ldc + n + 16 * v), _MM_HINT_T0);
+        }
+        // The first tile fetches the next first panel, the second tile the second; a lone tile both.
+        const Prefetch prefetch = {reinterpret_cast<const char*>(next.data + (t == 0 ? 0 : next.stride)),
+                                   tiles > 1 ? 0 : next.stride * sizeof(float), t < 2 ? depth : 0};
+        const float* rows_a = scratch + size_t(row) * kGemmDepth;
+        float* rows_c = c + size_t(row) * ldc + n;
+        if (vectors == kMicroVectors)
+          micro_rows<kMicroVectors>(rows, rows_a, panels, depth, rows_c, ldc, k == 0, prefetch);
+        else
+          micro_rows<1>(rows, rows_a, panels, depth, rows_c, ldc, k == 0, prefetch);
+      }
+    }
+  }
+}
+
+template <class Weights>
+void multiply(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
+              float* c, size_t ldc, float* scratch) {
+  switch (m) {
+    case 1: return few_rows<Weights, 1>(weights, n_begin, n_end, cols, a, lda, c, ldc);
+    case 2: return few_rows<Weights, 2>(weights, n_begin, n_end, cols, a, lda, c, ldc);
+    case 3: return few_rows<Weights, 3>(weights, n_begin, n_end, cols, a, lda, c, ldc);
+    case 4: return few_rows<Weights, 4>(weights, n_begin, n_end, cols, a, lda, c, ldc);
+    default: return many_rows<Weights>(weights, n_begin, n_end, cols, a, m, lda, c, ldc, scratch);
+  }
+}
+
+}  // namespace
+
+void gemm(const float* packed, int n_begin, int n_end, int cols, const float* a, int m, size_t lda, float* c,
+          size_t ldc, float* scratch) {
+  multiply<Float32Weights>(reinterpret_cast<const uint8_t*>(packed), n_begin, n_end, cols, a, m, lda, c, ldc,
+                           scratch);
+}
+
+}  // namespace kveval::KVEVAL_LEVEL

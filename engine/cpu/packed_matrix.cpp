@@ -1,0 +1,60 @@
+#include "engine/cpu/packed_matrix.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kveval::cpu {
+namespace {
+
+// A piece of a product: enough columns that copying A's rows into the kernel's blocks (once a piece) stays
+// below 3 % of the work, or, for a few rows, enough weights (128 KB) to be worth handing to a thread.
+int columns_per_piece(int m, int cols) { return m > 4 ? 256 : std::max(kLanes, 32768 / std::max(1, cols)); }
+
+}  // namespace
+
+PackedMatrix pack(const Matrix& matrix) {
+  PackedMatrix packed{matrix.rows, matrix.cols, {}};
+  const size_t cols = size_t(matrix.cols);
+  packed.values.reserve(size_t(packed.padded_rows()) * cols);
+  for (int block = 0; block < packed.padded_rows(); block += kLanes) {
+    float* out = packed.values.data() + size_t(block) * cols;
+    for (int lane = 0; lane < kLanes; lane++) {
+      const bool padding = block + lane >= matrix.rows;
+      const float* row = padding ? nullptr : matrix.row(block + lane);
+      for (size_t k = 0; k < cols; k++) out[k * kLanes + size_t(lane)] = padding ? 0.f : row[k];
+    }
+  }
+  return packed;
+}
+
+void matmul(const Kernels& kernels, ThreadPool& pool, const PackedMatrix& matrix, const float* a, int m,
+            size_t lda, float* c, size_t ldc) {
+  if (m <= 0 || matrix.rows <= 0) return;
+  // Whole vectors are written: a last block that does not fit between c's rows goes through a buffer.
+  const int padded = matrix.padded_rows();
+  const int direct = ldc >= size_t(padded) ? padded : matrix.rows / kLanes * kLanes;
+  const int pairs = (direct + 2 * kLanes - 1) / (2 * kLanes);  // pieces are cut between pairs of blocks
+  const int pieces = std::clamp(direct / columns_per_piece(m, matrix.cols), 1, 2 * pool.size());
+
+  pool.run(pieces, [&](int piece, int) {
+    static thread_local Buffer scratch;
+    scratch.reserve(gemm_scratch_floats(m));
+    const auto column = [&](int i) {
+      return std::min(direct, int(int64_t(pairs) * i / pieces) * 2 * kLanes);
+    };
+    const int begin = column(piece), end = column(piece + 1);
+    if (begin < end)
+      kernels.gemm(matrix.values.data(), begin, end, matrix.cols, a, m, lda, c, ldc, scratch.data());
+    if (piece + 1 < pieces || direct == padded) return;
+
+    static thread_local Buffer tail;
+    tail.reserve(size_t(m) * kLanes);
+    const float* block = matrix.values.data() + size_t(direct) * size_t(matrix.cols);
+    kernels.gemm(block, 0, kLanes, matrix.cols, a, m, lda, tail.data(), kLanes, scratch.data());
+    for (int i = 0; i < m; i++)
+      std::memcpy(c + size_t(i) * ldc + direct, tail.data() + i * kLanes,
+                  size_t(matrix.rows - direct) * sizeof(float));
+  });
+}
+
+}  // namespace kveval::cpu

@@ -1,0 +1,28 @@
+// Weights repacked for the matrix kernels, and the product split over threads.
+#pragma once
+
+#include <cstddef>
+
+#include "engine/cpu/aligned.h"
+#include "engine/cpu/kernels.h"
+#include "engine/cpu/thread_pool.h"
+#include "engine/model/weights.h"
+
+namespace kveval::cpu {
+
+struct PackedMatrix {
+  int rows = 0, cols = 0;
+  Buffer values;  // [padded_rows() / 16][cols][16], rows beyond `rows` zero
+
+  int padded_rows() const { return (rows + kLanes - 1) / kLanes * kLanes; }
+};
+
+PackedMatrix pack(const Matrix& matrix);
+
+// c[i][r] = sum over k of a[i][k] * matrix[r][k], one FMA chain each, for i < m and r < rows.
+// a: m rows, lda >= cols floats apart. c: m rows, ldc >= rows floats apart; where ldc >= padded_rows() the
+// padding columns become zero, else they are left alone.
+void matmul(const Kernels& kernels, ThreadPool& pool, const PackedMatrix& matrix, const float* a, int m,
+            size_t lda, float* c, size_t ldc);
+
+}  // namespace kveval::cpu

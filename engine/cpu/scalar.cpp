@@ -1,0 +1,218 @@
+// The definition of every kernel, as plain loops: the oracle the SIMD levels are tested against, and the
+// level for CPUs without AVX2. std::fmaf rounds once on any machine; where an order is part of a result it is
+// written out here.
+#define KVEVAL_LEVEL scalar
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "engine/cpu/constants.h"
+#include "engine/cpu/level_kernels.h"
+#include "engine/kv/codec.h"
+
+namespace kveval::scalar {
+namespace {
+
+using cpu::kExp2;
+using cpu::kLanes;
+using cpu::kLog2E;
+using cpu::kTileKeys;
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// sum[i] += x * y[i], fused. Nearly all time goes here, and std::fmaf is a library call where the compiler
+// may not assume the instruction: hence a second copy for CPUs that have it. The loop has no order, both give
+// the same bits.
+__attribute__((target("avx2,fma"))) void multiply_add_with_fma(float x, const float* y, int n, float* sum) {
+  for (int i = 0; i < n; i++) sum[i] = std::fmaf(x, y[i], sum[i]);
+}
+void multiply_add(float x, const float* y, int n, float* sum) {
+  static const bool has_fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (has_fma) return multiply_add_with_fma(x, y, n, sum);
+  for (int i = 0; i < n; i++) sum[i] = std::fmaf(x, y[i], sum[i]);
+}
+
+// 2^x for x < 128.
+float exp2(float x) {
+  if (!(x >= cpu::kExp2Lowest)) return 0.f;
+  const float t = x + cpu::kRound, r = x - (t - cpu::kRound);
+  float p = kExp2[6];
+  for (int i = 5; i >= 0; i--) p = std::fmaf(p, r, kExp2[i]);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(t) << 23));
+}
+
+// Lane i + lane i+8, then i + i+4, i + i+2, i + i+1.
+float sum_lanes(const float* lanes) {
+  float folded[kLanes];
+  std::copy_n(lanes, kLanes, folded);
+  for (int half = kLanes / 2; half >= 1; half /= 2)
+    for (int i = 0; i < half; i++) folded[i] += folded[i + half];
+  return folded[0];
+}
+
+float largest_of(const float* x, size_t n) {
+  float most = kMinusInfinity;
+  for (size_t i = 0; i < n; i++) most = std::max(most, x[i]);
+  return most;
+}
+
+}  // namespace
+
+void gemm(const float* packed, int n_begin, int n_end, int cols, const float* a, int m, size_t lda, float* c,
+          size_t ldc, float*) {
+  for (int n = n_begin; n < n_end; n += kLanes) {
+    const float* weights = packed + size_t(n) * size_t(cols);
+    for (int row = 0; row < m; row++) {
+      float* out = c + size_t(row) * ldc + n;
+      std::fill_n(out, kLanes, 0.f);
+      for (int k = 0; k < cols; k++)
+        multiply_add(a[size_t(row) * lda + size_t(k)], weights + size_t(k) * kLanes, kLanes, out);
+    }
+  }
+}
+
+void rms_norm(const float* x, const float* weight, int n, float epsilon, float* y) {
+  float squares[kLanes] = {};
+  for (int i = 0; i < n; i++) squares[i % kLanes] = std::fmaf(x[i], x[i], squares[i % kLanes]);
+  const float factor = 1.f / std::sqrt(sum_lanes(squares) / float(n) + epsilon);
+  for (int i = 0; i < n; i++) y[i] = x[i] * factor * weight[i];
+}
+
+void rope_halves(float* x, const float* cos, const float* sin, int head_dim) {
+  const int half = head_dim / 2;
+  for (int i = 0; i < half; i++) {
+    const float a = x[i], b = x[i + half];
+    x[i] = a * cos[i] - b * sin[i];
+    x[i + half] = a * sin[i] + b * cos[i];
+  }
+}
+
+void rope_interleaved(float* x, const float* cos, const float* sin, int head_dim) {
+  for (int i = 0; i < head_dim / 2; i++) {
+    const float a = x[2 * i], b = x[2 * i + 1];
+    x[2 * i] = a * cos[i] - b * sin[i];
+    x[2 * i + 1] = a * sin[i] + b * cos[i];
+  }
+}
+
+void add(float* x, const float* y, size_t n) {
+  for (size_t i = 0; i < n; i++) x[i] += y[i];
+}
+
+void scale(float* x, float s, size_t n) {
+  for (size_t i = 0; i < n; i++) x[i] *= s;
+}
+
+void silu_multiply(float* gate, const float* up, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    const float power = std::min(gate[i] * -kLog2E, cpu::kExp2Highest);
+    gate[i] = gate[i] / (1.f + exp2(power)) * up[i];
+  }
+}
+
+void exp_sum(const float* x, size_t n, float* largest, float* sum) {
+  *largest = largest_of(x, n);
+  float lanes[kLanes] = {};
+  for (size_t i = 0; i < n; i++) lanes[i % kLanes] += exp2((x[i] - *largest) * kLog2E);
+  *sum = sum_lanes(lanes);
+}
+
+int argmax(const float* x, size_t n) {
+  const float* most = std::find(x, x + n, largest_of(x, n));
+  return most == x + n ? 0 : int(most - x);
+}
+
+// ------------------------------------------------------------------------------------------------ attention
+
+namespace {
+
+// A tile's values in the order of its codes.
+void decode(Format format, const uint8_t* codes, int n, float* values) {
+  for (int i = 0; i < n; i++) values[i] = kv::decode(format, codes + size_t(i) * kv::code_bytes(format));
+}
+
+// One row and one tile: keys [head_dim][64], values [64][head_dim].
+void attend_tile(int head_dim, const float* q, const float* keys, const float* values, size_t first_key,
+                 size_t position, size_t window, float* o, float* m, float* l) {
+  float weight[kTileKeys] = {};  // scores first
+  for (int d = 0; d < head_dim; d++) multiply_add(q[d], keys + d * kTileKeys, kTileKeys, weight);
+  for (int j = 0; j < kTileKeys; j++) {
+    const size_t key = first_key + size_t(j);
+    if (key > position || (window != 0 && key + window <= position)) weight[j] = kMinusInfinity;
+  }
+  const float most = std::max(*m, largest_of(weight, kTileKeys)), correction = exp2(*m - most);
+  *m = most;
+  for (float& w : weight) w = exp2(w - most);
+  for (int i = 0; i < kLanes; i++) {
+    const float tile_sum = (weight[i] + weight[i + 16]) + (weight[i + 32] + weight[i + 48]);
+    l[i] = std::fmaf(l[i], correction, tile_sum);
+  }
+  for (int d = 0; d < head_dim; d++) o[d] *= correction;
+  for (int j = 0; j < kTileKeys; j++) multiply_add(weight[j], values + j * head_dim, head_dim, o);
+}
+
+}  // namespace
+
+void attend_span(const cpu::AttentionRows& rows, const cpu::TileVisit* visits, int count, bool,
+                 const cpu::SpanState& state, float* scratch) {
+  const size_t head_dim = size_t(rows.head_dim);
+  const int n = rows.head_dim * kTileKeys;
+  float *keys = scratch, *values = scratch + n;
+  std::fill_n(state.m, rows.rows, kMinusInfinity);
+  std::fill_n(state.l, size_t(rows.rows) * kLanes, 0.f);
+  std::fill_n(state.o, size_t(rows.rows) * head_dim, 0.f);
+  for (const cpu::TileVisit* visit = visits; visit != visits + count; visit++) {
+    decode(rows.k_format, visit->k, n, keys);
+    decode(rows.v_format, visit->v, n, values);
+    if (visit->k_scale)
+      for (int i = 0; i < n; i++) keys[i] *= visit->k_scale[i % kTileKeys];
+    if (visit->v_scale)
+      for (int i = 0; i < n; i++) values[i] *= visit->v_scale[i / rows.head_dim];
+    for (int row = visit->row_begin; row < visit->row_end; row++)
+      attend_tile(rows.head_dim, rows.q + size_t(row) * head_dim, keys, values, visit->first_key,
+                  rows.position[row], rows.window, state.o + size_t(row) * head_dim, state.m + row,
+                  state.l + row * kLanes);
+  }
+}
+
+void merge_span(int rows, int head_dim, const cpu::SpanState& span, const cpu::MergedState& total) {
+  for (int row = 0; row < rows; row++) {
+    if (span.m[row] == kMinusInfinity) continue;  // saw nothing of this span
+    const float most = std::max(total.m[row], span.m[row]);
+    const float left = exp2(total.m[row] - most), right = exp2(span.m[row] - most);
+    const float* o = span.o + size_t(row) * size_t(head_dim);
+    float* out = total.o + size_t(row) * size_t(head_dim);
+    for (int d = 0; d < head_dim; d++) out[d] = std::fmaf(o[d], right, out[d] * left);
+    total.l[row] = std::fmaf(sum_lanes(span.l + row * kLanes), right, total.l[row] * left);
+    total.m[row] = most;
+  }
+}
+
+void finish_row(int head_dim, const float* o, float l, float* out) {
+  const float inverse = 1.f / l;
+  for (int d = 0; d < head_dim; d++) out[d] = std::fmaf(o[d], inverse, 0.f);
+}
+
+// ------------------------------------------------------------------------------------------------ table
+
+extern const cpu::Kernels kernels;
+const cpu::Kernels kernels = {
+    .name = "scalar",
+    .gemm = gemm,
+    .rms_norm = rms_norm,
+    .rope_halves = rope_halves,
+    .rope_interleaved = rope_interleaved,
+    .add = add,
+    .scale = scale,
+    .silu_multiply = silu_multiply,
+    .exp_sum = exp_sum,
+    .argmax = argmax,
+    .attention = {.span = attend_span, .merge = merge_span, .finish = finish_row},
+    .encode_row = kv::scalar::encode_row,
+};
+
+}  // namespace kveval::scalar

@@ -1,0 +1,77 @@
+// Attention at the end of 8,192 keys, one thread: a chunk of 256 tokens, and one token (decoding). Every
+// format is decoded from its own codes; int8 with a scale per token.
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/cpu/aligned.h"
+#include "engine/cpu/attention.h"
+#include "engine/kv/cache.h"
+#include "engine/random.h"
+#include "tests/bench/bench.h"
+
+namespace kveval::bench {
+namespace {
+
+constexpr size_t kKeys = 8192;
+constexpr int kPageTokens = 256;
+
+void attention(benchmark::State& state, const cpu::Kernels& kernels, const char* profile, int head_dim,
+               int group, int tokens) {
+  // Decoding walks more cache than fits anywhere but in memory.
+  const kv::LayerShape shape{1, head_dim, 0};
+  const kv::PageLayout layout = kv::page_layout(shape, parse_profile(profile), 0, kPageTokens);
+  const size_t pages = kKeys / kPageTokens, page_floats = layout.page_bytes / sizeof(float);
+  const size_t copies = tokens == 1 ? (size_t(256) << 20) / (pages * layout.page_bytes) + 1 : 1;
+  cpu::Buffer memory(copies * pages * page_floats);
+  Random random(1);
+  const auto bytes = reinterpret_cast<uint8_t*>(memory.data());
+  // The byte 0x38 .. 0x3b is 1 .. 1.4 as e4m3, 0.5 .. 0.9 as e5m2, and finite and near it in every other
+  // format.
+  for (size_t i = 0; i < memory.size() * sizeof(float); i++) bytes[i] = uint8_t(0x38 + random.below(4));
+  std::vector<std::vector<const uint8_t*>> tables(copies);
+  for (size_t i = 0; i < copies * pages; i++) tables[i / pages].push_back(bytes + i * layout.page_bytes);
+
+  const size_t n = size_t(tokens) * size_t(group) * size_t(head_dim);
+  std::vector<float> q(n), out(n);
+  for (float& x : q) x = float(random.uniform() - 0.5) * 0.1f;
+  cpu::ThreadPool pool(1);
+  cpu::Attention attention(kernels, pool);
+
+  const size_t first = kKeys - size_t(tokens);
+  const double peak = fma_peak(kernels.name);
+  size_t next = 0;
+  for (auto _ : state) {
+    const cpu::AttentionSegment segment{tables[next++ % copies].data(), first, tokens, q.data(), out.data()};
+    attention.run({group, 0, &layout}, {&segment, 1});
+    benchmark::DoNotOptimize(out.data());
+  }
+  double keys = 0;
+  for (int i = 0; i < tokens; i++) keys += double(first) + i + 1;
+  report(state, 4.0 * head_dim * group * keys, peak);
+  if (tokens == 1) state.SetBytesProcessed(int64_t(state.iterations()) * int64_t(pages * layout.page_bytes));
+}
+
+[[maybe_unused]] const bool registered = [] {
+  struct Heads {
+    int head_dim, group;
+  };
+  for (const cpu::Kernels* kernels : fast_levels())
+    for (const int tokens : {256, 1})
+      for (const Heads heads : {Heads{64, 3}, Heads{128, 6}, Heads{256, 4}})
+        for (const char* profile : {"f32", "fp16", "bf16", "e4m3", "e5m2", "int8"}) {
+          const std::string name = "attention/" + std::string(kernels->name) + "/" + profile +
+                                   "/head_dim:" + std::to_string(heads.head_dim) +
+                                   "/group:" + std::to_string(heads.group) +
+                                   "/tokens:" + std::to_string(tokens);
+          benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+            attention(state, *kernels, profile, heads.head_dim, heads.group, tokens);
+          })->MinTime(0.2);
+        }
+  return true;
+}();
+
+}  // namespace
+}  // namespace kveval::bench
