@@ -18,12 +18,12 @@ struct Run {
   const Branch* branch;
   kv::Sequence sequence;
   size_t turn = 0;
-  Tokens pending;                 // not in the cache yet
-  size_t first_wanted = 0;        // logits behind pending[first_wanted ..] belong to the turn's question
-  size_t scored = 0;              // targets seen (Ask::score)
-  std::optional<Token> produced;  // by this step: context for the next one
+  Tokens pending{};                 // not in the cache yet
+  size_t first_wanted = 0;          // logits behind pending[first_wanted ..] belong to the turn's question
+  size_t scored = 0;                // targets seen (Ask::score)
+  std::optional<Token> produced{};  // by this step: context for the next one
   bool turn_done = false;
-  Reply reply;
+  Reply reply{};
 
   const Turn& current() const { return branch->turns[turn]; }
 };

@@ -1,0 +1,72 @@
+// kveval compare RUN [RUN2]: which answers changed, and whether that is more than chance.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "harness/commands/commands.h"
+#include "harness/store.h"
+#include "reports/comparison.h"
+#include "reports/json.h"
+#include "reports/terminal.h"
+
+namespace kveval {
+namespace {
+
+struct Options {
+  std::string run = "latest", second_run;
+  std::string base, candidate;
+  bool flips = false, json = false;
+  double alpha = 0.05;
+};
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void compare_command(const Options& options, const Context& context) {
+  if (!(options.alpha > 0 && options.alpha < 1)) {
+    throw Error(ErrorKind::usage, "--alpha must lie between 0 and 1", "0.05 is the default");
+  }
+  const Store store = open_store(context, Store::Mode::read_only);
+  const std::vector<ArmData> first = load_run(store, store.find_run(options.run));
+  const std::vector<Comparison> comparisons =
+      options.second_run.empty() ? compare_run(first, options.base, options.candidate)
+                                 : compare_runs(first, load_run(store, store.find_run(options.second_run)),
+                                                options.base, options.candidate);
+
+  if (options.json) {
+    print(to_json(comparisons, options.alpha));
+    return;
+  }
+  const TerminalStyle style{use_color(context, stdout), options.alpha};
+  bool first_one = true;
+  for (const Comparison& comparison : comparisons) {
+    if (!context.quiet && !first_one) print("\n");
+    print(context.quiet ? render_line(comparison) : render_comparison(comparison, style));
+    if (options.flips) print((context.quiet ? "" : "\n") + render_flips(comparison, style));
+    first_one = false;
+  }
+}
+
+}  // namespace
+
+void add_compare_command(CLI::App& app, Context& context) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("compare", "Compare the profiles of one run, or two runs, pair by pair");
+  command
+      ->add_option("run", options->run,
+                   "the run, or the base of two: an id, a unique part of one, or 'latest'")
+      ->capture_default_str();
+  command->add_option("candidate-run", options->second_run, "a second run: its arms are the candidates");
+  command->add_option("--base", options->base, "arm to compare with (default: the run's baseline)");
+  command->add_option("--candidate", options->candidate, "arm to compare (default: every other)");
+  command->add_flag("--flips", options->flips, "list each answer that became wrong or right");
+  command->add_flag("--json", options->json, "print JSON (schema kveval.compare/1)");
+  command->add_option("--alpha", options->alpha, "mark losses whose adjusted p is below this")
+      ->capture_default_str();
+  command->callback([options, &context] { compare_command(*options, context); });
+}
+
+}  // namespace kveval
