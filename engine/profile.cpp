@@ -58,6 +58,7 @@ constexpr std::array<Named<Preset>, 8> kPresets{{{"f32", {Format::f32, ScaleAxis
 template <class Table>
 std::string names(const Table& table) {
   std::vector<std::string_view> list;
+  list.reserve(table.size());
   for (const auto& entry : table) list.emplace_back(entry.name);
   return fmt::format("{}", fmt::join(list, ", "));
 }

@@ -696,8 +696,8 @@ TEST(Cache, running_out_of_memory_leaves_the_sequence_as_it_was) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers end the program at an allocation this large";
 #endif
-  // The second layer's page would take 2^61 bytes.
-  const std::vector<LayerShape> layers{{1, 64, 0}, {1 << 27, 1 << 26, 0}};
+  // The second layer's page would take 2^52 bytes: more than an address can name.
+  const std::vector<LayerShape> layers{{1, 64, 0}, {1 << 14, 1 << 30, 0}};
   Cache cache{layers, parse_profile("fp16"), 64};
   Sequence sequence = cache.create();
   EXPECT_THAT(error_of(ErrorKind::run, [&] { cache.extend(sequence, 1); }), HasSubstr("out of memory"));

@@ -27,7 +27,8 @@ struct Level {
 
 std::vector<Level> simd_levels() {
   std::vector<Level> levels;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+  // Every CPU with AVX2 and FMA has F16C.
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     levels.push_back({"avx2", avx2::encode_row});
   }
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
