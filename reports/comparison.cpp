@@ -226,6 +226,54 @@ Tally tally(std::span<const SampleView* const> samples) {
   return result;
 }
 
+Tally CellSamples::tally_of(int64_t arm_id) const {
+  const auto found = by_arm.find(arm_id);
+  return found == by_arm.end() ? Tally{} : tally(found->second);
+}
+
+size_t CellSamples::errors_of(int64_t arm_id) const {
+  const auto found = by_arm.find(arm_id);
+  return found == by_arm.end() ? 0 : found->second.size() - tally(found->second).scored;
+}
+
+std::vector<CellSamples> cells_of(std::span<const ArmData> arms) {
+  std::map<std::pair<std::string_view, int>, CellSamples> cells;
+  std::set<std::tuple<std::string_view, int, int>> haystacks;
+  CellSamples pooled;
+  const auto add = [](CellSamples& cell, const ArmData& data, const SampleView& view, bool new_haystack) {
+    std::vector<const SampleView*>& samples = cell.by_arm[data.arm.id];
+    samples.push_back(&view);
+    cell.questions = std::max(cell.questions, samples.size());
+    cell.haystacks += new_haystack;
+  };
+  for (const ArmData& data : arms) {
+    for (const SampleView& view : data.samples) {
+      const bool new_haystack = haystacks.insert({view.task, view.length, view.haystack}).second;
+      add(cells[{view.task, view.length}], data, view, new_haystack);
+      add(pooled, data, view, new_haystack);
+    }
+  }
+  std::vector<CellSamples> result;
+  for (auto& [key, cell] : cells) {
+    std::tie(cell.task, cell.length) = key;
+    result.push_back(std::move(cell));
+  }
+  if (result.size() > 1) result.push_back(std::move(pooled));
+  return result;
+}
+
+const CellComparison* find_cell(std::span<const Comparison> comparisons, int64_t candidate_arm_id,
+                                std::string_view task, int length) {
+  for (const Comparison& comparison : comparisons) {
+    if (comparison.candidate.id != candidate_arm_id) continue;
+    if (length == 0) return &comparison.pooled;
+    for (const CellComparison& cell : comparison.cells) {
+      if (cell.task == task && cell.length == length) return &cell;
+    }
+  }
+  return nullptr;
+}
+
 Comparison compare(const ArmData& base, const ArmData& candidate) {
   refuse_different_settings(base, candidate);
   refuse_drift(base, candidate);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -41,6 +42,21 @@ struct Tally {
 // Samples with an error are skipped, never counted as wrong.
 Tally tally(std::span<const SampleView* const> samples);
 
+// What the arms of a run answered in one task and length, or in all of them.
+struct CellSamples {
+  std::string task;                                          // empty: pooled
+  int length = 0;                                            // tokens; 0: pooled
+  std::map<int64_t, std::vector<const SampleView*>> by_arm;  // arm id
+  size_t haystacks = 0;
+  size_t questions = 0;  // asked of each arm
+
+  Tally tally_of(int64_t arm_id) const;    // all zero for an arm without samples
+  size_t errors_of(int64_t arm_id) const;  // samples without a score
+};
+
+// By task and length; where there are several, a last one pooled. Points into `arms`.
+std::vector<CellSamples> cells_of(std::span<const ArmData> arms);
+
 // Below this accuracy of the baseline a cell holds too few right answers to lose: it is no evidence of
 // safety.
 inline constexpr double kFloorAccuracy = 0.20;
@@ -67,6 +83,8 @@ struct CellComparison {
   std::vector<StratumDifference> strata;  // by stratum, samples without one first
 
   size_t pairs() const { return base.scored; }
+  // More losses than gains, beyond what chance explains at level alpha.
+  bool worse(double alpha) const { return losses > gains && p_holm < alpha; }
   bool floor() const { return pairs() > 0 && base.accuracy() < kFloorAccuracy; }
 };
 
@@ -89,6 +107,10 @@ struct Comparison {
   std::vector<Flip> flips;                   // losses first, each part in the order of the samples
   size_t only_base = 0, only_candidate = 0;  // samples without a partner in the other arm
 };
+
+// The cell (length 0: pooled) of the comparison whose candidate is this arm, null where there is none.
+const CellComparison* find_cell(std::span<const Comparison> comparisons, int64_t candidate_arm_id,
+                                std::string_view task, int length);
 
 // Throws Error{no_baseline} when the arms must not be compared, naming every setting that differs (model,
 // tokenizer, template, decoding, compute type, cache mode); when a question drifted: same key and another

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
-#include <tuple>
+#include <cstddef>
+#include <initializer_list>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -63,23 +63,18 @@ std::string accuracy_text(const Tally& tally) {
   return fmt::format("{:>6} {}", percent(tally.accuracy()), interval_text(tally.interval()));
 }
 
-std::string cell_label(const CellComparison& cell, bool several_tasks) {
-  if (cell.length == 0) return "all";
-  const std::string length = length_label(cell.length);
-  return several_tasks ? fmt::format("{} {}", printable(cell.task, kNameLimit), length) : length;
-}
-
-bool significant(const CellComparison& cell, const TerminalStyle& style) {
-  return cell.losses > cell.gains && cell.p_holm < style.alpha;
+std::string cell_label(std::string_view task, int length, bool several_tasks) {
+  if (length == 0) return "all";
+  return several_tasks ? printable(task, kNameLimit) + " " + length_label(length) : length_label(length);
 }
 
 TableCell losses_cell(const CellComparison& cell, const TerminalStyle& style) {
-  return {fmt::format("{}", cell.losses), significant(cell, style) ? Ink::red : Ink::plain};
+  return {fmt::format("{}", cell.losses), cell.worse(style.alpha) ? Ink::red : Ink::plain};
 }
 
 TableCell p_cell(const CellComparison& cell, const TerminalStyle& style) {
   // The blank keeps the digits of marked and unmarked rows beneath each other.
-  const bool marked = significant(cell, style);
+  const bool marked = cell.worse(style.alpha);
   return {p_text(cell.p) + (marked ? "*" : " "), marked ? Ink::red : Ink::plain};
 }
 
@@ -125,8 +120,9 @@ std::vector<std::string> notes_of(const Comparison& comparison) {
   for (const CellComparison& cell : comparison.cells) {
     if (!cell.floor()) continue;
     notes.push_back(fmt::format("{}: {} is right in only {} of {}: a floor, no evidence of safety",
-                                cell_label(cell, tasks), printable(comparison.base.name, kNameLimit),
-                                cell.base.correct, cell.pairs()));
+                                cell_label(cell.task, cell.length, tasks),
+                                printable(comparison.base.name, kNameLimit), cell.base.correct,
+                                cell.pairs()));
   }
   if (comparison.pooled.lost_pairs > 0) {
     notes.push_back(fmt::format("{}: {} lost to errors, not scored", candidate_title,
@@ -154,59 +150,6 @@ std::string render_notes(const std::vector<std::string>& notes, const TerminalSt
   return out;
 }
 
-// One table of the run summary: a cell, or everything together.
-struct Section {
-  std::string task;
-  int length = 0;  // 0: everything
-  std::string label;
-  std::map<int64_t, std::vector<const SampleView*>> samples;  // by arm
-  std::set<std::tuple<std::string_view, int, int>> haystacks;
-  size_t questions = 0;
-};
-
-// By task and length; where there are several, a last one for all.
-std::vector<Section> sections_of(std::span<const ArmData> arms) {
-  std::map<std::pair<std::string, int>, Section> cells;
-  std::set<std::string> tasks;
-  Section all;
-  const auto add = [](Section& section, const ArmData& data, const SampleView& view) {
-    std::vector<const SampleView*>& samples = section.samples[data.arm.id];
-    samples.push_back(&view);
-    section.questions = std::max(section.questions, samples.size());
-    section.haystacks.insert({view.task, view.length, view.haystack});
-  };
-  for (const ArmData& data : arms) {
-    for (const SampleView& view : data.samples) {
-      tasks.insert(view.task);
-      add(cells[{view.task, view.length}], data, view);
-      add(all, data, view);
-    }
-  }
-  std::vector<Section> sections;
-  for (auto& [key, section] : cells) {
-    std::tie(section.task, section.length) = key;
-    section.label = length_label(section.length);
-    if (tasks.size() > 1) section.label = printable(section.task, kNameLimit) + " " + section.label;
-    sections.push_back(std::move(section));
-  }
-  all.label = tasks.size() > 1 ? "all tasks and lengths" : "all lengths";
-  if (sections.size() > 1) sections.push_back(std::move(all));
-  return sections;
-}
-
-// The candidate's cell of the comparison, null for the baseline.
-const CellComparison* find_cell(std::span<const Comparison> comparisons, int64_t arm_id,
-                                const Section& section) {
-  for (const Comparison& comparison : comparisons) {
-    if (comparison.candidate.id != arm_id) continue;
-    if (section.length == 0) return &comparison.pooled;
-    for (const CellComparison& cell : comparison.cells) {
-      if (cell.task == section.task && cell.length == section.length) return &cell;
-    }
-  }
-  return nullptr;
-}
-
 double bytes_of_baseline(std::span<const ArmData> arms) {
   for (const ArmData& data : arms) {
     if (data.arm.baseline) return data.arm.cache_bytes_per_token;
@@ -214,10 +157,8 @@ double bytes_of_baseline(std::span<const ArmData> arms) {
   return 0;
 }
 
-std::vector<TableCell> summary_row(const ArmData& data, const Section& section, const CellComparison* cell,
+std::vector<TableCell> summary_row(const ArmData& data, const Tally& result, const CellComparison* cell,
                                    double base_bytes, const TerminalStyle& style) {
-  const auto samples = section.samples.find(data.arm.id);
-  const Tally result = samples == section.samples.end() ? Tally{} : tally(samples->second);
   std::vector<TableCell> row{{printable(data.arm.name, kNameLimit)}, {accuracy_text(result)}};
   if (cell == nullptr) {
     row.insert(row.end(), {{data.arm.baseline ? "baseline" : kNone}, {kNone}, {std::string(kNone) + " "}});
@@ -242,8 +183,8 @@ std::string render_comparison(const Comparison& comparison, const TerminalStyle&
       {"", "pairs", base_title, candidate_title, "losses", "gains", "p ", "NLL", "→ NLL", "KL", "same top"})};
   bool any_mark = false;
   for (const CellComparison* cell : rows_of(comparison)) {
-    any_mark = any_mark || significant(*cell, style);
-    rows.push_back({{cell_label(*cell, tasks), Ink::bold},
+    any_mark = any_mark || cell->worse(style.alpha);
+    rows.push_back({{cell_label(cell->task, cell->length, tasks), Ink::bold},
                     {grouped(cell->pairs())},
                     {accuracy_text(cell->base)},
                     {accuracy_text(cell->candidate)},
@@ -299,21 +240,24 @@ std::string render_line(const Comparison& comparison) {
 
 std::string render_run_summary(const RunRecord& run, std::span<const ArmData> arms,
                                std::span<const Comparison> comparisons, const TerminalStyle& style) {
-  const std::vector<Section> sections = sections_of(arms);
+  const std::vector<CellSamples> sections = cells_of(arms);
   const size_t cells = sections.size() > 1 ? sections.size() - 1 : sections.size();
+  const bool tasks = std::any_of(sections.begin(), sections.begin() + static_cast<ptrdiff_t>(cells),
+                                 [&](const CellSamples& each) { return each.task != sections.front().task; });
   std::string out = fmt::format("run {}  {}  {}", printable(run.id, kNameLimit),
                                 printable(run.suite, kNameLimit), printable(run.model, kNameLimit));
   out = paint(out, Ink::bold, style) + "\n";
   bool any_mark = false;
-  for (const Section& section : sections) {
-    out += fmt::format("\n{}  {} on {}\n", paint(section.label, Ink::bold, style),
-                       counted(section.questions, "question"), counted(section.haystacks.size(), "haystack"));
+  for (const CellSamples& section : sections) {
+    out += fmt::format("\n{}  {} on {}\n",
+                       paint(cell_label(section.task, section.length, tasks), Ink::bold, style),
+                       counted(section.questions, "question"), counted(section.haystacks, "haystack"));
     std::vector<std::vector<TableCell>> rows{heading(
         {"profile", "accuracy [95 %]", "losses", "gains", "p ", "NLL", "KL", "cache B/token", "of base"})};
     for (const ArmData& data : arms) {
-      const CellComparison* cell = find_cell(comparisons, data.arm.id, section);
-      any_mark = any_mark || (cell != nullptr && significant(*cell, style));
-      rows.push_back(summary_row(data, section, cell, bytes_of_baseline(arms), style));
+      const CellComparison* cell = find_cell(comparisons, data.arm.id, section.task, section.length);
+      any_mark = any_mark || (cell != nullptr && cell->worse(style.alpha));
+      rows.push_back(summary_row(data, section.tally_of(data.arm.id), cell, bytes_of_baseline(arms), style));
     }
     out += render_table(rows, {true, true, false, false, false, false, false, false, false}, style);
   }

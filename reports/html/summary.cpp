@@ -1,11 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
-#include <set>
-#include <tuple>
-#include <utility>
+#include <cstddef>
+#include <string>
 #include <vector>
 
 #include "reports/html/sections.h"
@@ -32,29 +29,11 @@ std::string td(std::string_view content, std::string_view css_class = {}) {
   return fmt::format("<td class=\"{}\">{}</td>", css_class, content);
 }
 
-bool worse(const CellComparison& cell) { return cell.losses > cell.gains && cell.p_holm < kAlpha; }
+bool worse(const CellComparison& cell) { return cell.worse(kAlpha); }
 
-const CellComparison* find_cell(std::span<const Comparison> comparisons, int64_t arm, const std::string& task,
-                                int length) {
-  for (const Comparison& comparison : comparisons) {
-    if (comparison.candidate.id != arm) continue;
-    if (length == 0) return &comparison.pooled;
-    for (const CellComparison& cell : comparison.cells) {
-      if (cell.task == task && cell.length == length) return &cell;
-    }
-  }
-  return nullptr;
-}
-
-struct Group {
-  std::map<int64_t, std::vector<const SampleView*>> samples;  // by arm
-  std::set<std::tuple<std::string_view, int, int>> haystacks;
-};
-
-std::string arm_row(const ArmData& data, const Group& group, const CellComparison* cell) {
-  const auto samples = group.samples.find(data.arm.id);
-  const Tally result = samples == group.samples.end() ? Tally{} : tally(samples->second);
-  const size_t asked = samples == group.samples.end() ? 0 : samples->second.size();
+std::string arm_row(const ArmData& data, const CellSamples& samples, const CellComparison* cell) {
+  const Tally result = samples.tally_of(data.arm.id);
+  const size_t errors = samples.errors_of(data.arm.id);
   std::string row = fmt::format("<tr class=\"sub\"><th scope=\"row\">{}{}</th>", escape(data.arm.name),
                                 data.arm.baseline ? " <span class=\"dim\">baseline</span>" : "");
   row += td(fmt::format("{} of {}", result.correct, result.scored));
@@ -69,15 +48,11 @@ std::string arm_row(const ArmData& data, const Group& group, const CellCompariso
   row += td(cell ? small_text(cell->kl) : kNone);
   row += td(cell && cell->top1_agreement ? percent(*cell->top1_agreement) : kNone);
   row += td(grouped(result.scorers_disagree));
-  row +=
-      td(asked > result.scored ? grouped(asked - result.scored) : "0", asked > result.scored ? "loss" : "");
+  row += td(grouped(errors), errors > 0 ? "loss" : "");
   return row + "</tr>\n";
 }
 
-std::string scorer_note(const ArmData& data, const Group& all) {
-  const auto samples = all.samples.find(data.arm.id);
-  if (samples == all.samples.end()) return "";
-  const Tally result = tally(samples->second);
+std::string scorer_note(const ArmData& data, const Tally& result) {
   if (result.scorers_disagree == 0) return "";
   return fmt::format(
       "<p>{}: the scorers disagree on {} of {}. Right by <em>strict</em> (the whole answer) {}, by "
@@ -136,18 +111,7 @@ std::string headline(std::span<const ArmData> arms, std::span<const Comparison> 
 }
 
 std::string summary(std::span<const ArmData> arms, std::span<const Comparison> comparisons) {
-  std::map<std::pair<std::string, int>, Group> groups;
-  Group all;
-  const auto add = [](Group& group, const ArmData& data, const SampleView& view) {
-    group.samples[data.arm.id].push_back(&view);
-    group.haystacks.insert({view.task, view.length, view.haystack});
-  };
-  for (const ArmData& data : arms) {
-    for (const SampleView& view : data.samples) {
-      add(groups[{view.task, view.length}], data, view);
-      add(all, data, view);
-    }
-  }
+  const std::vector<CellSamples> cells = cells_of(arms);
   std::string table =
       "<table><caption>Accuracy with Wilson 95 % intervals</caption>\n<thead><tr><th scope=\"col\" "
       "class=\"l\">Profile"
@@ -157,41 +121,39 @@ std::string summary(std::span<const ArmData> arms, std::span<const Comparison> c
       "<th scope=\"col\">Same top token</th><th scope=\"col\">Scorers differ</th>"
       "<th scope=\"col\">Errors</th></tr></thead>\n";
   std::string notes;
-  const auto add_group = [&](const std::string& label, const std::string& task, int length,
-                             const Group& group) {
+  for (const CellSamples& cell : cells) {
+    const std::string label = cell.length == 0
+                                  ? "All together"
+                                  : fmt::format("{}, {}", escape(cell.task), length_label(cell.length));
     table += fmt::format(
         "<tbody><tr class=\"group\"><th scope=\"rowgroup\" colspan=\"13\">{} "
         "<span class=\"dim\">{}</span></th></tr>\n",
-        label, counted(group.haystacks.size(), "haystack"));
-    for (const ArmData& data : arms)
-      table += arm_row(data, group, find_cell(comparisons, data.arm.id, task, length));
+        label, counted(cell.haystacks, "haystack"));
+    bool floor = false;
+    for (const ArmData& data : arms) {
+      const CellComparison* comparison = find_cell(comparisons, data.arm.id, cell.task, cell.length);
+      floor = floor || (comparison != nullptr && comparison->floor());
+      table += arm_row(data, cell, comparison);
+    }
     table += "</tbody>\n";
-    const auto floor =
-        std::find_if(comparisons.begin(), comparisons.end(), [&](const Comparison& comparison) {
-          const CellComparison* cell = find_cell(comparisons, comparison.candidate.id, task, length);
-          return length > 0 && cell != nullptr && cell->floor();
-        });
-    if (floor != comparisons.end()) {
+    if (floor) {
       notes += fmt::format(
           "<p class=\"notice\">{}: the baseline is right in fewer than 20 % of the questions. There is "
-          "too little to lose: this cell is no evidence that a profile is safe.</p>\n",
+          "too little to lose: no evidence that a profile is safe.</p>\n",
           label);
     }
-  };
-  for (const auto& [key, group] : groups) {
-    add_group(fmt::format("{}, {}", escape(key.first), length_label(key.second)), key.first, key.second,
-              group);
   }
-  if (groups.size() > 1) add_group("All together", "", 0, all);
   table += "</table>";
-  for (const ArmData& data : arms) notes += scorer_note(data, all);
+  if (!cells.empty()) {
+    for (const ArmData& data : arms) notes += scorer_note(data, cells.back().tally_of(data.arm.id));
+  }
 
   std::string out = scrolling("Accuracy by length and profile", table) + notes;
   out += fmt::format(
       "<p class=\"dim\">* more losses than gains with p below {:g}{}. Gold NLL: nats the model spends on "
       "the expected answer, mean over questions. KL and same top token: against the baseline's next-token "
       "distribution along the expected answer. Errors are never scored as wrong.</p>\n",
-      kAlpha, groups.size() > 1 ? fmt::format(", adjusted for {} cells (Holm)", groups.size()) : "");
+      kAlpha, cells.size() > 1 ? fmt::format(", adjusted for {} cells (Holm)", cells.size() - 1) : "");
   return out;
 }
 

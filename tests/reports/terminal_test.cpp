@@ -108,7 +108,7 @@ TEST(Terminal, RunSummary) {
   const std::string text = render_run_summary(data.run, data.arms, compare_run(data.arms), {});
   EXPECT_THAT(text, HasSubstr("\n8k  24 questions on 6 haystacks\n"));
   EXPECT_THAT(text, HasSubstr("\n32k  8 questions on 2 haystacks\n"));
-  EXPECT_THAT(text, HasSubstr("\nall lengths  32 questions on 8 haystacks\n"));
+  EXPECT_THAT(text, HasSubstr("\nall  32 questions on 8 haystacks\n"));
   EXPECT_THAT(
       text,
       HasSubstr(
