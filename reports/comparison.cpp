@@ -167,6 +167,7 @@ CellComparison compare_cell(std::span<const Pair> pairs, bool against_run_baseli
   cell.candidate = tally(candidate_samples);
   cell.haystacks = net_losses.size();
   std::vector<int64_t> sums;
+  sums.reserve(net_losses.size());
   for (const auto& [cluster, net] : net_losses) sums.push_back(net);
   cell.p = cell.p_holm = sign_flip_p(sums);
   for (auto& [index, stratum] : strata) {

@@ -15,6 +15,7 @@ namespace {
 // Rows of all arms together; beyond it a layer's heads are merged into one row, to keep the page small.
 constexpr size_t kMaxRows = 1500;
 constexpr int kAllHeads = -1;
+constexpr const char* kEdge = " class=\"edge\"";  // a line between keys and values
 
 struct Part {
   int64_t elements = 0, clipped = 0, flushed = 0;
@@ -42,9 +43,10 @@ std::string share_text(int64_t part, int64_t whole) {
   return share < 0.001 ? "&lt;0.001 %" : fmt::format("{:.3f} %", share);
 }
 
-std::string part_cells(const Part& part) {
-  return fmt::format("<td>{}</td><td>{}</td><td>{}</td><td>{}</td>", small_text(part.absolute_max),
-                     share_text(part.clipped, part.elements), share_text(part.flushed, part.elements),
+std::string part_cells(const Part& part, std::string_view first_class) {
+  return fmt::format("<td{}>{}</td><td>{}</td><td>{}</td><td>{}</td>", first_class,
+                     small_text(part.absolute_max), share_text(part.clipped, part.elements),
+                     share_text(part.flushed, part.elements),
                      part.relative_error() == 0 ? "0" : small_text(100 * part.relative_error()) + " %");
 }
 
@@ -64,18 +66,19 @@ std::string arm_table(const ArmData& data, bool merge_heads) {
   std::string table =
       "<table><thead><tr><th scope=\"col\" rowspan=\"2\">Layer</th><th scope=\"col\" rowspan=\"2\">KV "
       "head</th>"
-      "<th scope=\"colgroup\" colspan=\"4\">Keys</th><th scope=\"colgroup\" "
-      "colspan=\"4\">Values</th></tr>\n<tr>";
-  for (int part = 0; part < 2; ++part) {
-    table +=
-        "<th scope=\"col\">Largest</th><th scope=\"col\">Clipped</th><th scope=\"col\">Flushed to 0</th>"
-        "<th scope=\"col\">Relative error</th>";
+      "<th scope=\"colgroup\" colspan=\"4\" class=\"span\">Keys</th>"
+      "<th scope=\"colgroup\" colspan=\"4\" class=\"span edge\">Values</th></tr>\n<tr>";
+  for (const char* first_class : {"", kEdge}) {
+    table += fmt::format(
+        "<th scope=\"col\"{}>Largest</th><th scope=\"col\">Clipped</th><th scope=\"col\">Flushed to 0</th>"
+        "<th scope=\"col\">Relative error</th>",
+        first_class);
   }
   table += "</tr></thead><tbody>\n";
   for (const auto& [key, row] : rows) {
     table += fmt::format("<tr><td>{}</td><td>{}</td>{}{}</tr>\n", key.first,
                          key.second == kAllHeads ? "all" : fmt::format("{}", key.second),
-                         part_cells(row.keys), part_cells(row.values));
+                         part_cells(row.keys, ""), part_cells(row.values, kEdge));
   }
   table += "</tbody></table>";
   return fmt::format("<details><summary>{}: {}; {}</summary>\n{}</details>\n", name,

@@ -124,7 +124,7 @@ std::string legend() {
       "</tr></tbody></table><table aria-label=\"Colours of change\"><tbody><tr><th scope=\"row\">net "
       "change</th>";
   constexpr std::pair<int, const char*> kSteps[] = {
-      {-100, "−50 pt or less"}, {-50, "−25 pt"}, {0, "0"}, {50, "+25 pt"}, {100, "+50 pt or more"}};
+      {-100, "≤ −50 pt"}, {-50, "−25 pt"}, {0, "0"}, {50, "+25 pt"}, {100, "≥ +50 pt"}};
   for (const auto& [colour, text] : kSteps) out += fmt::format("<td class=\"n{}\">{}</td>", colour, text);
   return out + "</tr></tbody></table></div>\n";
 }

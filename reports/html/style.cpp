@@ -43,6 +43,8 @@ th,td{padding:.3rem .6rem;text-align:right;vertical-align:top;border-bottom:1px 
 thead th{vertical-align:bottom;white-space:normal;border-bottom:2px solid var(--dim)}
 th{font-weight:600}
 th.l,td.l{text-align:left}
+th.span{text-align:center}
+.edge{border-left:1px solid var(--dim)}
 tbody th{text-align:left}
 tbody tr.group th{padding-top:1.1rem;border-bottom-color:var(--dim)}
 tbody tr.sub th,tbody td.sub{font-weight:400}
@@ -70,15 +72,17 @@ td.untested{color:var(--dim);background:repeating-linear-gradient(45deg,transpar
 var(--line) 6px)}
 .legend{display:flex;flex-wrap:wrap;gap:.5rem 2rem;margin:.75rem 0;font-size:.9rem}
 .legend table{font-size:.8rem}
-.legend td{padding:.15rem .5rem;border:0;min-width:3rem;text-align:center}
+.legend td{white-space:normal;padding:.15rem .5rem;border:0;min-width:3rem;text-align:center}
 details{margin:.5rem 0;border:1px solid var(--line);border-radius:6px;padding:.4rem .8rem}
 summary{cursor:pointer;font-weight:600;overflow-wrap:anywhere}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1.25rem;margin:.5rem 0}
 dt{color:var(--dim)}
 dd{margin:0;overflow-wrap:anywhere}
 @media (max-width:40rem){dl{display:block}dd{margin-bottom:.4rem}}
+@page{margin:1.2cm}
 @media print{:root{--bg:#fff;--fg:#000;--dim:#444;--line:#bbb;--card:#fff;--loss:#8a3200;--gain:#0a4a8c;--mark:#ffe0b0}
-nav,.skip{display:none}.page{max-width:none;padding:0}.scroll{overflow:visible}
+body{font-size:13px}table{font-size:.8rem}th,td{padding:.2rem .35rem}
+td.l code{white-space:normal;overflow-wrap:anywhere}nav,.skip{display:none}.page{max-width:none;padding:0}.scroll{overflow:visible}
 figure,.cards li,tr{break-inside:avoid}h2,h3{break-after:avoid}
 details::details-content{content-visibility:visible;block-size:auto}details>*{display:block}}
 )css";

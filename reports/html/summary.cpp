@@ -90,7 +90,7 @@ std::string headline(std::span<const ArmData> arms, std::span<const Comparison> 
     } else {
       out += fmt::format("<p class=\"big\">{} → {}</p>", percent(all.base.accuracy()),
                          percent(all.candidate.accuracy()));
-      out += fmt::format("<p>{} lost, {} gained in {} against {}; p {}</p>", counted(all.losses, "answer"),
+      out += fmt::format("<p>{} lost, {} gained in {} against {}; p {}</p>", counted(all.losses, "answer"),
                          grouped(all.gains), counted(all.pairs(), "pair"), escape(comparison.base.name),
                          escape(p_text(all.p)));
     }

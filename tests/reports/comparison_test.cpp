@@ -129,7 +129,7 @@ TEST(Comparison, AnErrorIsNeverAWrongAnswer) {
     view.sample = SampleRecord{};
     view.sample.state = SampleState::error;
   }
-  const CellComparison& cell = compare(data.base, data.candidate).cells[1];
+  const CellComparison cell = compare(data.base, data.candidate).cells[1];
   EXPECT_EQ(cell.pairs(), 0u);
   EXPECT_EQ(cell.lost_pairs, 6u);
   EXPECT_EQ(cell.losses, 0u);
@@ -152,7 +152,7 @@ TEST(Comparison, FloorCellsAreFlagged) {
 TEST(Comparison, ScorersSideBySide) {
   Case data;
   data.candidate.samples[0].sample.contains = true;  // "the number is 10000": contained, not the whole answer
-  const Tally& tally = compare(data.base, data.candidate).cells[0].candidate;
+  const Tally tally = compare(data.base, data.candidate).cells[0].candidate;
   EXPECT_EQ(tally.scorers_disagree, 1u);
   EXPECT_EQ(tally.strict, 14u);
   EXPECT_EQ(tally.first, 14u);
@@ -177,6 +177,14 @@ TEST(Comparison, SamplesWithoutPartnerAreCounted) {
   EXPECT_EQ(comparison.only_candidate, 2u);
   EXPECT_EQ(comparison.only_base, 1u);
   EXPECT_EQ(comparison.pooled.losses, 5u);
+}
+
+TEST(Comparison, AKeyCountsOnce) {
+  Case data;
+  data.candidate.samples.push_back(data.candidate.samples.front());
+  const Comparison comparison = compare(data.base, data.candidate);
+  EXPECT_EQ(comparison.pooled.losses, 7u);
+  EXPECT_EQ(comparison.only_candidate, 1u);
 }
 
 TEST(Refusal, EverySettingThatDiffersIsNamed) {

@@ -205,7 +205,7 @@ TEST(Html, DiagnosticsKeysAndValuesApart) {
   const std::string page = render(run, make_arms(run));
   EXPECT_THAT(page,
               HasSubstr("<tr><td>1</td><td>3</td><td>512.5</td><td>0.500 %</td><td>0</td><td>1.000 %</td>"
-                        "<td>1.500</td><td>0</td><td>2.000 %</td><td>10.0 %</td></tr>"));
+                        "<td class=\"edge\">1.500</td><td>0</td><td>2.000 %</td><td>10.0 %</td></tr>"));
 }
 
 TEST(Html, NamesAndAnswersAreTextNeverMarkup) {
