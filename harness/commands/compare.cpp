@@ -22,7 +22,11 @@ struct Options {
   double alpha = 0.05;
 };
 
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+// A full disk behind a redirection must not pass for a comparison that found nothing.
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  throw Error(ErrorKind::run, "cannot write to standard output", "check that its disk has space");
+}
 
 void compare_command(const Options& options, const Context& context) {
   if (!(options.alpha > 0 && options.alpha < 1)) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -25,20 +26,35 @@ struct Options {
   std::string output = "report.html";
 };
 
-// Beside the target and then renamed, so that a full disk never leaves half a page where a whole one stood.
-void write_file(const std::filesystem::path& path, const std::string& content) {
-  std::filesystem::path part = path;
-  part += ".part";
-  std::ofstream file(part, std::ios::binary | std::ios::trunc);
+[[noreturn]] void fail_to_write(const std::string& target) {
+  throw Error(ErrorKind::run, fmt::format("cannot write the report to {}", target),
+              "check that the folder exists, is writable and has space, or choose another file with -o");
+}
+
+void write_stream(const std::filesystem::path& path, const std::string& content) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(content.data(), static_cast<std::streamsize>(content.size()));
   file.close();
+  if (!file) fail_to_write(path.string());
+}
+
+// Beside the target and then renamed, so that a full disk never leaves half a page where a whole one stood. A
+// link is followed; a pipe or a device is written to, not replaced.
+void write_file(const std::filesystem::path& output, const std::string& content) {
+  namespace fs = std::filesystem;
   std::error_code failure;
-  if (file) std::filesystem::rename(part, path, failure);
-  if (file && !failure) return;
-  std::error_code ignored;
-  std::filesystem::remove(part, ignored);
-  throw Error(ErrorKind::run, fmt::format("cannot write the report to {}", path.string()),
-              "check that the folder exists, is writable and has space, or choose another file with -o");
+  fs::path path = fs::weakly_canonical(output, failure);
+  if (failure) path = output;
+  if (fs::exists(path, failure) && !fs::is_regular_file(path, failure)) return write_stream(path, content);
+  fs::path part = path;
+  part += ".part";
+  try {
+    write_stream(part, content);
+    fs::rename(part, path);
+  } catch (const std::exception&) {
+    fs::remove(part, failure);
+    fail_to_write(output.string());
+  }
 }
 
 void report_command(const Options& options, const Context& context) {
@@ -51,7 +67,9 @@ void report_command(const Options& options, const Context& context) {
                           });
   const std::string page = render_html(run, arms, comparable ? compare_run(arms) : std::vector<Comparison>{});
   if (options.output == "-") {
-    std::fwrite(page.data(), 1, page.size(), stdout);
+    if (std::fwrite(page.data(), 1, page.size(), stdout) != page.size() || std::fflush(stdout) != 0) {
+      fail_to_write("standard output");
+    }
     return;
   }
   write_file(options.output, page);
