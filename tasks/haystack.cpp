@@ -120,7 +120,12 @@ PieceSource generated_hay(uint64_t seed) {
   };
 }
 
-TextFile identify(const std::string& path) { return {.path = path, .hash = hash_hex(read_file(path))}; }
+TextFile identify(const std::string& path) {
+  if (invalid_utf8(path))  // it could not be stored with the run
+    throw Error(ErrorKind::bad_file, fmt::format("the name of the haystack file '{}' is not UTF-8", path),
+                "Rename the file.");
+  return {.path = path, .hash = hash_hex(read_file(path))};
+}
 
 std::string read_hay(const std::vector<TextFile>& files) {
   std::string hay;

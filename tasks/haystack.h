@@ -22,7 +22,7 @@ struct TextFile {
   std::string hash;  // 32 hex digits; empty: not read yet
 };
 
-// Fills in the hash. Throws Error{bad_file}: cannot be read, larger than 256 MiB.
+// Fills in the hash. Throws Error{bad_file}: cannot be read, larger than 256 MiB, or its name is not UTF-8.
 TextFile identify(const std::string& path);
 
 // The files' text, one after the other, byte order marks and leading white space left out. Throws

