@@ -1,8 +1,8 @@
 // Engine: what turns tokens into answers under one cache profile. The only virtual interface of the engines.
 //
-// A PromptGroup is the unit of work because one prefill of a long prefix serves all questions on it. Whatever an
-// engine does inside (batching, forking, threads), a branch's replies are those of running it alone: the same
-// tokens in give the same bits out.
+// A PromptGroup is the unit of work because one prefill of a long prefix serves all questions on it. Whatever
+// an engine does inside (batching, forking, threads), a branch's replies are those of running it alone: the
+// same tokens in give the same bits out.
 #pragma once
 
 #include <cstddef>
@@ -135,8 +135,8 @@ class Engine {
 
   virtual Estimate estimate(const GroupShape& shape, const Profile& profile) const = 0;
 
-  // Every turn that asks something gets exactly one on_reply. What goes wrong inside one branch (too long for the
-  // context) is a Reply with an error; what concerns the group (out of memory, cancelled) throws Error.
+  // Every turn that asks something gets exactly one on_reply. What goes wrong inside one branch (too long for
+  // the context) is a Reply with an error; what concerns the group (out of memory, cancelled) throws Error.
   virtual void run(const PromptGroup& group, const Decoding& decoding, const Profile& profile,
                    const Events& events) = 0;
 };

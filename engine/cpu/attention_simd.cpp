@@ -11,6 +11,9 @@
 #include "engine/cpu/level_kernels.h"
 #include "engine/cpu/micro_kernel.h"
 
+// int products here index inside one row, tile or block (below 64 x 256); what grows with a sequence is
+// size_t. NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
+
 namespace kveval::KVEVAL_LEVEL {
 namespace {
 
@@ -330,7 +333,7 @@ void merge_span(int rows, int head_dim, const SpanState& span, const MergedState
     store(of_right, exp2(sub(right, both)));
     store(m, both);
     for (int i = 0; i < 16 && begin + i < rows; i++) {
-      const size_t r = size_t(begin + i);
+      const size_t r = size_t(begin) + size_t(i);
       if (span.m[r] == kMinusInfinity) continue;  // saw nothing of this span
       const float *o = span.o + r * size_t(head_dim), *l = span.l + r * 16;
       float* out = total.o + r * size_t(head_dim);
@@ -348,3 +351,4 @@ void finish_row(int head_dim, const float* o, float l, float* out) {
 }
 
 }  // namespace kveval::KVEVAL_LEVEL
+// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)

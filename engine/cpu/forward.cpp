@@ -168,7 +168,7 @@ Forward::Rows Forward::keep_wanted(std::span<const Feed> feeds, const Rows& rows
 
 void Forward::attend(kv::Cache& cache, int layer, const Rows& rows) {
   const LayerConfig& shape = config_.layers[size_t(layer)];
-  const size_t columns = size_t(shape.heads * config_.head_dim);
+  const size_t columns = size_t(shape.heads) * size_t(config_.head_dim);
   attended_.reserve(size_t(rows.count) * columns);
   std::vector<AttentionSegment> segments;
   for (const Rows::Run& run : rows.runs) {

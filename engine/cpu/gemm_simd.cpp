@@ -8,6 +8,9 @@
 #include "engine/cpu/level_kernels.h"
 #include "engine/cpu/micro_kernel.h"
 
+// int products here index inside one row, tile or block (below 64 x 256); what grows with a sequence is
+// size_t. NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
+
 namespace kveval::KVEVAL_LEVEL {
 namespace {
 
@@ -195,3 +198,4 @@ void gemm(const float* packed, int n_begin, int n_end, int cols, const float* a,
 }
 
 }  // namespace kveval::KVEVAL_LEVEL
+// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)

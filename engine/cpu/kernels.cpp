@@ -1,5 +1,7 @@
 #include "engine/cpu/kernels.h"
 
+#include <cpuid.h>
+
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -24,9 +26,11 @@ extern const cpu::Kernels kernels;
 namespace cpu {
 namespace {
 
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+bool has_f16c() {  // older clangs do not know it as a name for __builtin_cpu_supports
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");

@@ -5,6 +5,9 @@
 #include "engine/cpu/level_kernels.h"
 #include "engine/cpu/simd.h"
 
+// int products here index inside one row, tile or block (below 64 x 256); what grows with a sequence is
+// size_t. NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
+
 namespace kveval::KVEVAL_LEVEL {
 namespace {
 
@@ -104,3 +107,4 @@ int argmax(const float* x, size_t n) {
 }
 
 }  // namespace kveval::KVEVAL_LEVEL
+// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)

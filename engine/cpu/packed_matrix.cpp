@@ -52,7 +52,7 @@ void matmul(const Kernels& kernels, ThreadPool& pool, const PackedMatrix& matrix
     const float* block = matrix.values.data() + size_t(direct) * size_t(matrix.cols);
     kernels.gemm(block, 0, kLanes, matrix.cols, a, m, lda, tail.data(), kLanes, scratch.data());
     for (int i = 0; i < m; i++)
-      std::memcpy(c + size_t(i) * ldc + direct, tail.data() + i * kLanes,
+      std::memcpy(c + size_t(i) * ldc + direct, tail.data() + size_t(i) * kLanes,
                   size_t(matrix.rows - direct) * sizeof(float));
   });
 }

@@ -14,6 +14,9 @@
 #include "engine/cpu/level_kernels.h"
 #include "engine/kv/codec.h"
 
+// int products here index inside one row, tile or block (below 64 x 256); what grows with a sequence is
+// size_t. NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
+
 namespace kveval::scalar {
 namespace {
 
@@ -216,3 +219,4 @@ const cpu::Kernels kernels = {
 };
 
 }  // namespace kveval::scalar
+// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)

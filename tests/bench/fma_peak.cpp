@@ -19,8 +19,9 @@ constexpr int kChains = 12, kSteps = 100'000;
 #define KVEVAL_TWELVE(r)                                                                                \
   KVEVAL_FMA(r, 0)                                                                                      \
   KVEVAL_FMA(r, 1)                                                                                      \
-  KVEVAL_FMA(r, 2) KVEVAL_FMA(r, 3) KVEVAL_FMA(r, 4) KVEVAL_FMA(r, 5) KVEVAL_FMA(r, 6) KVEVAL_FMA(r, 7) \
-      KVEVAL_FMA(r, 8) KVEVAL_FMA(r, 9) KVEVAL_FMA(r, 10) KVEVAL_FMA(r, 11)
+  KVEVAL_FMA(r, 2)                                                                                      \
+  KVEVAL_FMA(r, 3) KVEVAL_FMA(r, 4) KVEVAL_FMA(r, 5) KVEVAL_FMA(r, 6) KVEVAL_FMA(r, 7) KVEVAL_FMA(r, 8) \
+      KVEVAL_FMA(r, 9) KVEVAL_FMA(r, 10) KVEVAL_FMA(r, 11)
 #define KVEVAL_CLOBBERS \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm15"
 
