@@ -9,8 +9,7 @@ namespace {
 
 using namespace kveval::KVEVAL_LEVEL;
 
-// -------------------------------------------------------------------- 16 integers, 16 truth values, per
-// level
+// ------------------------------------------------------------- 16 integers and 16 truth values of each level
 
 #ifdef __AVX512F__
 

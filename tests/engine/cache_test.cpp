@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -558,8 +559,10 @@ TEST(Cache, int8_scales_are_the_rows_maximum_over_127) {
 
 TEST(Cache, transcoding_equals_writing_the_decoded_rows) {
   Random random{67};
-  for (const char* name : kProfiles) {
-    Pair source{parse_profile("fp16"), 128};
+  std::vector<std::pair<const char*, const char*>> directions;  // the engine's own are those from fp16
+  for (const char* name : kProfiles) directions.insert(directions.end(), {{"fp16", name}, {name, "f32"}});
+  for (const auto& [from, name] : directions) {
+    Pair source{resolved(from), 128};
     source.create();
     source.extend(0, 70, random);
     source.fork(0);
@@ -607,6 +610,9 @@ TEST(Cache, a_transcoded_sequence_goes_on) {
   Sequence again = int8.transcode(transcoded);
   append(int8, again, rows, 50);
   EXPECT_EQ(again.length(), 300u);
+  int8.release_behind_window(again, again.length());
+  EXPECT_EQ(again.pages(1)[2], nullptr);
+  EXPECT_NE(again.pages(1)[3], nullptr);
 }
 
 TEST(Cache, bytes_are_exact_before_and_after) {
