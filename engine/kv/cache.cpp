@@ -103,8 +103,7 @@ struct Cache::StaticScales {
   alignas(64) float v[kTile];
 };
 
-// ----------------------------------------------------------------------------------------------------
-// Sequence
+// ---- Sequence
 
 Sequence::Sequence(Sequence&& other) noexcept
     : cache_(std::exchange(other.cache_, nullptr)),
@@ -135,8 +134,7 @@ void Sequence::drop() {
   cache_ = nullptr;
 }
 
-// -------------------------------------------------------------------------------------------------------
-// Cache
+// ---- Cache
 
 Cache::Cache(std::span<const LayerShape> layers, const Profile& profile, int page_tokens, EncodeRow encode)
     : profile_(profile), encode_(encode), page_tokens_(size_t(page_tokens)) {
@@ -405,8 +403,7 @@ Sequence Cache::transcode(const Sequence& source) {
   return sequence;
 }
 
-// -------------------------------------------------------------------------------------------------------
-// bytes
+// ---- bytes
 
 size_t bytes_per_token(std::span<const LayerShape> layers, const Profile& profile) {
   size_t bytes = 0;

@@ -9,7 +9,7 @@ namespace {
 
 using namespace kveval::KVEVAL_LEVEL;
 
-// ------------------------------------------------------------- 16 integers and 16 truth values of each level
+// ---- 16 integers and 16 truth values of each level
 
 #ifdef __AVX512F__
 
@@ -118,8 +118,7 @@ KVEVAL_INLINE void store_fp16(uint8_t* codes, V x) {
 
 #endif
 
-// ------------------------------------------------------------------------------------------- 16 floats to
-// codes
+// ---- 16 floats to codes
 
 // Values that round into kMantissa stored bits above 2^(1 - kBias), and into steps of the smallest subnormal
 // below. Clamped to the largest value first, none rounds beyond its code.

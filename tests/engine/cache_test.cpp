@@ -52,8 +52,7 @@ CachePart part_in(const Profile& profile, bool keys, size_t layer) {
   return keys ? profile.k : profile.v;
 }
 
-// ------------------------------------------------------------------------------------------------------ the
-// model
+// ---- the model
 
 // What reading a row back gives: encode and decode one value at a time, scales as the profile header says.
 std::vector<float> read_back(const CachePart& part, size_t layer, const float* x, int n) {
@@ -289,8 +288,7 @@ class Pair {
   std::vector<ModelSequence> models;
 };
 
-// ------------------------------------------------------------------------------------------------------- the
-// tests
+// ---- the tests
 
 TEST(Cache, random_histories_equal_the_model) {
   Random random{41};
