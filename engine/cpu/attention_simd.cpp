@@ -11,9 +11,6 @@
 #include "engine/cpu/level_kernels.h"
 #include "engine/cpu/micro_kernel.h"
 
-// int products here index inside one row, tile or block (below 64 x 256); what grows with a sequence is
-// size_t. NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
-
 namespace kveval::KVEVAL_LEVEL {
 namespace {
 
@@ -25,33 +22,33 @@ using cpu::SpanState;
 using cpu::TileVisit;
 
 constexpr float kMinusInfinity = -__builtin_inff();
+constexpr size_t kTile = kTileKeys;
 constexpr int kFewRows = 6;
 // Row counts are rounded up to whole vectors when per-row numbers are handled 16 at a time.
 constexpr int kPaddedRows = kRowsInFlight + 16;
 
-// ------------------------------------------------------------------------------------------ many rows:
-// panels
+// ---------------------------------------------------------------------- many rows: panels
 
 // Panel j of the keys: [head_dim][16], keys 16 j .. 16 j + 15.
 template <Format F, bool Scaled>
 void decode_keys(const uint8_t* codes, const float* scale, int head_dim, float* panels) {
-  for (int d = 0; d < head_dim; d++)
+  for (size_t d = 0; d < size_t(head_dim); d++)
 #pragma GCC unroll 4
-    for (int j = 0; j < kTileKeys / 16; j++) {
-      V x = decode<F>(codes + size_t(d * kTileKeys + 16 * j) * kCodeBytes<F>);
+    for (size_t j = 0; j < kTile / 16; j++) {
+      V x = decode<F>(codes + (d * kTile + 16 * j) * kCodeBytes<F>);
       if constexpr (Scaled) x = mul(x, load(scale + 16 * j));
-      store(panels + size_t(j * head_dim + d) * 16, x);
+      store(panels + (j * size_t(head_dim) + d) * 16, x);
     }
 }
 
 // Panel i of the values: [64][16], dimensions 16 i .. 16 i + 15.
 template <Format F, bool Scaled>
 void decode_values(const uint8_t* codes, const float* scale, int head_dim, float* panels) {
-  for (int j = 0; j < kTileKeys; j++)
-    for (int i = 0; i < head_dim / 16; i++) {
-      V x = decode<F>(codes + size_t(j * head_dim + 16 * i) * kCodeBytes<F>);
+  for (size_t j = 0; j < kTile; j++)
+    for (size_t i = 0; i < size_t(head_dim) / 16; i++) {
+      V x = decode<F>(codes + (j * size_t(head_dim) + 16 * i) * kCodeBytes<F>);
       if constexpr (Scaled) x = mul(x, splat(scale[j]));
-      store(panels + size_t(i * kTileKeys + j) * 16, x);
+      store(panels + (i * kTile + j) * 16, x);
     }
 }
 
@@ -60,15 +57,15 @@ template <int Depth, int Rows>
 void micro(const float* a, const float* panels, float* c, size_t ldc, const float* init) {
   V sum[Rows][kMicroVectors];
 #pragma GCC unroll 12
-  for (int r = 0; r < Rows; r++)
+  for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 2
-    for (int v = 0; v < kMicroVectors; v++)
-      sum[r][v] = init ? mul(splat(init[r]), load(c + size_t(r) * ldc + 16 * v)) : zero();
+    for (size_t v = 0; v < kMicroVectors; v++)
+      sum[r][v] = init ? mul(splat(init[r]), load(c + r * ldc + 16 * v)) : zero();
   chain<Depth>(sum, a, panels, size_t(Depth) * 16, Depth, [](int) {});
 #pragma GCC unroll 12
-  for (int r = 0; r < Rows; r++)
+  for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 2
-    for (int v = 0; v < kMicroVectors; v++) store(c + size_t(r) * ldc + 16 * v, sum[r][v]);
+    for (size_t v = 0; v < kMicroVectors; v++) store(c + r * ldc + 16 * v, sum[r][v]);
 }
 
 template <int Depth, int Rows = kMicroRows>
@@ -89,8 +86,7 @@ void multiply_panels(int rows, const float* a, const float* panels, int width, f
     }
 }
 
-// ------------------------------------------------------------------------------------------ few rows:
-// registers
+// ---------------------------------------------------------------------- few rows: registers
 
 enum class Side { keys, values };
 
@@ -106,33 +102,34 @@ struct ThinTile {
 // c[Rows][width] = (init ? init[r] * c[r] : 0) + a[Rows][depth] * raw codes (* scale)
 template <Side S, Format F, bool Scaled, int Rows>
 void thin(const ThinTile& tile, const float* a, size_t lda, float* c, size_t ldc, const float* init) {
-  constexpr int kVectors = kRegisters == 32 ? 4 : 1, kBytes = kCodeBytes<F>;
-  for (int w = 0; w < tile.width; w += 16 * kVectors) {
+  constexpr size_t kVectors = kRegisters == 32 ? 4 : 1, kBytes = kCodeBytes<F>;
+  const size_t width = size_t(tile.width);
+  for (size_t w = 0; w < width; w += 16 * kVectors) {
     V sum[Rows][kVectors];
 #pragma GCC unroll 6
-    for (int r = 0; r < Rows; r++)
+    for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; v++)
-        sum[r][v] = init ? mul(splat(init[r]), load(c + size_t(r) * ldc + w + 16 * v)) : zero();
-    for (int k = 0; k < tile.depth; k++) {
-      const size_t at = size_t(k * tile.width + w) * kBytes;
+      for (size_t v = 0; v < kVectors; v++)
+        sum[r][v] = init ? mul(splat(init[r]), load(c + r * ldc + w + 16 * v)) : zero();
+    for (size_t k = 0; k < size_t(tile.depth); k++) {
+      const size_t at = (k * width + w) * kBytes;
       const uint8_t* codes = tile.codes + at;
       if (tile.next)
-        for (int i = 0; i < 16 * kVectors * kBytes; i += 64)
+        for (size_t i = 0; i < 16 * kVectors * kBytes; i += 64)
           _mm_prefetch(reinterpret_cast<const char*>(tile.next + at + i), _MM_HINT_T0);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; v++) {
+      for (size_t v = 0; v < kVectors; v++) {
         V x = raw<F>(codes + 16 * v * kBytes);
         if constexpr (Scaled)
           x = mul(x, S == Side::keys ? load(tile.scale + w + 16 * v) : splat(tile.scale[k]));
 #pragma GCC unroll 6
-        for (int r = 0; r < Rows; r++) sum[r][v] = fma(splat(a[size_t(r) * lda + k]), x, sum[r][v]);
+        for (size_t r = 0; r < Rows; r++) sum[r][v] = fma(splat(a[r * lda + k]), x, sum[r][v]);
       }
     }
 #pragma GCC unroll 6
-    for (int r = 0; r < Rows; r++)
+    for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; v++) store(c + size_t(r) * ldc + w + 16 * v, sum[r][v]);
+      for (size_t v = 0; v < kVectors; v++) store(c + r * ldc + w + 16 * v, sum[r][v]);
   }
 }
 
@@ -143,8 +140,7 @@ void thin_rows(int rows, const ThinTile& tile, const float* a, size_t lda, float
   if constexpr (Rows > 1) thin_rows<S, F, Scaled, Rows - 1>(rows, tile, a, lda, c, ldc, init);
 }
 
-// ------------------------------------------------------------------------------------------ one dispatch per
-// side
+// ---------------------------------------------------------------------- one dispatch per side
 
 // How one side (keys or values) of a tile is read.
 struct Reader {
@@ -172,13 +168,13 @@ Reader reader(Format format, bool scaled) {
   return {};
 }
 
-// ------------------------------------------------------------------------------------------ softmax
+// ---------------------------------------------------------------------- softmax
 
 // -inf where row i of the visit does not see a key.
 void mask(const AttentionRows& rows, size_t first_key, int row, int n, float* scores) {
   for (int r = 0; r < n; r++) {
     const size_t position = rows.position[row + r];
-    float* s = scores + r * kTileKeys;
+    float* s = scores + size_t(r) * kTile;
     if (position < first_key + kTileKeys - 1)
       for (int j = int(position + 1 - first_key); j < kTileKeys; j++) s[j] = kMinusInfinity;
     if (rows.window != 0 && position >= first_key + rows.window) {
@@ -192,22 +188,22 @@ void mask(const AttentionRows& rows, size_t first_key, int row, int n, float* sc
 // sums and outputs must be multiplied with.
 void softmax(float* scores, int n, float* m, float* l, float* correction) {
   float largest_score[kPaddedRows];
-  for (int r = 0; r < n; r++) {
-    const float* s = scores + r * kTileKeys;
+  for (size_t r = 0; r < size_t(n); r++) {
+    const float* s = scores + r * kTile;
     largest_score[r] = largest(max(max(load(s), load(s + 16)), max(load(s + 32), load(s + 48))));
   }
-  for (int r = 0; r < n; r += 16) {
+  for (size_t r = 0; r < size_t(n); r += 16) {
     const V before = load(m + r), now = max(load(largest_score + r), before);
     store(correction + r, exp2(sub(before, now)));
     store(largest_score + r, now);
   }
   std::memcpy(m, largest_score, size_t(n) * sizeof(float));
-  for (int r = 0; r < n; r++) {
-    float* s = scores + r * kTileKeys;
+  for (size_t r = 0; r < size_t(n); r++) {
+    float* s = scores + r * kTile;
     const V base = splat(m[r]);
     V weight[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++) {
       weight[i] = exp2(sub(load(s + 16 * i), base));
       store(s + 16 * i, weight[i]);
     }
@@ -216,19 +212,19 @@ void softmax(float* scores, int n, float* m, float* l, float* correction) {
   }
 }
 
-// ------------------------------------------------------------------------------------------ spans
+// ---------------------------------------------------------------------- spans
 
 struct Scratch {
-  float* key_panels;    // [head_dim / ...]: kTileKeys * head_dim floats
-  float* value_panels;  // kTileKeys * head_dim
+  float* key_panels;    // [64 / 16][head_dim][16]
+  float* value_panels;  // [head_dim / 16][64][16]
   float* scores;        // [kRowsInFlight][kTileKeys]
   float* q;             // [kRowsInFlight][head_dim]
   float* k_scale;       // [kTileKeys]
   float* v_scale;       // [kTileKeys]
 };
 
-void scale_all(const float* from, float factor, int n, float* to) {
-  for (int i = 0; i < n; i += 16) store(to + i, mul(load(from + i), splat(factor)));
+void scale_all(const float* from, float factor, size_t n, float* to) {
+  for (size_t i = 0; i < n; i += 16) store(to + i, mul(load(from + i), splat(factor)));
 }
 
 // Up to kFewRows rows of one visit.
@@ -244,7 +240,7 @@ void few_rows(const AttentionRows& rows, const TileVisit& visit, const TileVisit
       scale_all(visit.k_scale, keys.factor, kTileKeys, scratch.k_scale);
       tile.scale = scratch.k_scale;
     } else {
-      scale_all(q, keys.factor, n * HeadDim, scratch.q);
+      scale_all(q, keys.factor, size_t(n) * HeadDim, scratch.q);
       q = scratch.q;
     }
   }
@@ -258,7 +254,7 @@ void few_rows(const AttentionRows& rows, const TileVisit& visit, const TileVisit
       scale_all(visit.v_scale, values.factor, kTileKeys, scratch.v_scale);
       tile.scale = scratch.v_scale;
     } else {
-      scale_all(scratch.scores, values.factor, n * kTileKeys, scratch.scores);
+      scale_all(scratch.scores, values.factor, size_t(n) * kTile, scratch.scores);
     }
   }
   values.thin(n, tile, scratch.scores, kTileKeys, state.o + size_t(row) * HeadDim, HeadDim, correction);
@@ -309,12 +305,12 @@ void attend(const AttentionRows& rows, const TileVisit* visits, int count, bool 
 
 void attend_span(const AttentionRows& rows, const TileVisit* visits, int count, bool more,
                  const SpanState& state, float* scratch) {
-  const size_t tile = size_t(kTileKeys) * size_t(rows.head_dim);
+  const size_t tile = kTile * size_t(rows.head_dim);
   Scratch parts{};
   parts.key_panels = scratch;
   parts.value_panels = parts.key_panels + tile;
   parts.scores = parts.value_panels + tile;
-  parts.q = parts.scores + kRowsInFlight * kTileKeys;
+  parts.q = parts.scores + kRowsInFlight * kTile;
   parts.k_scale = parts.q + size_t(kRowsInFlight) * size_t(rows.head_dim);
   parts.v_scale = parts.k_scale + kTileKeys;
   switch (rows.head_dim) {
@@ -351,4 +347,3 @@ void finish_row(int head_dim, const float* o, float l, float* out) {
 }
 
 }  // namespace kveval::KVEVAL_LEVEL
-// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)

@@ -8,9 +8,6 @@
 #include "engine/cpu/level_kernels.h"
 #include "engine/cpu/micro_kernel.h"
 
-// int products here index inside one row, tile or block (below 64 x 256); what grows with a sequence is
-// size_t. NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
-
 namespace kveval::KVEVAL_LEVEL {
 namespace {
 
@@ -43,7 +40,7 @@ struct Float32Weights {
   }
 };
 
-// ------------------------------------------------------------------------------------------------ m <= 4
+// ---------------------------------------------------------------------- m <= 4
 
 // Blocks x Rows independent chains hide the latency of the FMA; the rows share each weight while it is in a
 // register.
@@ -52,36 +49,35 @@ void stream(const uint8_t* weights, size_t row_block_bytes, int cols, const floa
             size_t ldc) {
   V sum[Rows][Blocks];
 #pragma GCC unroll 4
-  for (int r = 0; r < Rows; r++)
+  for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
-    for (int b = 0; b < Blocks; b++) sum[r][b] = zero();
+    for (size_t b = 0; b < Blocks; b++) sum[r][b] = zero();
   for (int block = 0; block < cols / Weights::kBlock; block++) {
     typename Weights::Scales scales[Blocks];
 #pragma GCC unroll 4
-    for (int b = 0; b < Blocks; b++)
-      scales[b] = Weights::scales(weights + size_t(b) * row_block_bytes, block);
+    for (size_t b = 0; b < Blocks; b++) scales[b] = Weights::scales(weights + b * row_block_bytes, block);
     for (int unit = 0; unit < Weights::kBlock / Weights::kUnit; unit++) {
       decltype(Weights::raw(weights)) raw[Blocks];
 #pragma GCC unroll 4
-      for (int b = 0; b < Blocks; b++) {
-        const uint8_t* address = Weights::address(weights + size_t(b) * row_block_bytes, block, unit);
+      for (size_t b = 0; b < Blocks; b++) {
+        const uint8_t* address = Weights::address(weights + b * row_block_bytes, block, unit);
         raw[b] = Weights::raw(address);
         _mm_prefetch(reinterpret_cast<const char*>(address + size_t(Blocks) * row_block_bytes), _MM_HINT_T0);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < Weights::kUnit; i++, a++)
 #pragma GCC unroll 4
-        for (int b = 0; b < Blocks; b++) {
+        for (size_t b = 0; b < Blocks; b++) {
           const V w = Weights::weight(scales[b], raw[b], i);
 #pragma GCC unroll 4
-          for (int r = 0; r < Rows; r++) sum[r][b] = fma(splat(a[size_t(r) * lda]), w, sum[r][b]);
+          for (size_t r = 0; r < Rows; r++) sum[r][b] = fma(splat(a[r * lda]), w, sum[r][b]);
         }
     }
   }
 #pragma GCC unroll 4
-  for (int r = 0; r < Rows; r++)
+  for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
-    for (int b = 0; b < Blocks; b++) store(c + size_t(r) * ldc + 16 * b, sum[r][b]);
+    for (size_t b = 0; b < Blocks; b++) store(c + r * ldc + 16 * b, sum[r][b]);
 }
 
 template <class Weights, int Rows>
@@ -96,7 +92,7 @@ void few_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const fl
     stream<Weights, 1, Rows>(weights + size_t(n / 16) * bytes, bytes, cols, a, lda, c + n, ldc);
 }
 
-// ------------------------------------------------------------------------------------------------ larger m
+// ---------------------------------------------------------------------- larger m
 
 // The next panels on their way to L2 while this block computes: the largest single gain measured.
 struct Prefetch {
@@ -110,9 +106,9 @@ void micro(const float* a, const Panels& panels, int depth, float* c, size_t ldc
            const Prefetch& next) {
   V sum[Rows][Vectors];
 #pragma GCC unroll 12
-  for (int r = 0; r < Rows; r++)
+  for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; v++) sum[r][v] = first ? zero() : load(c + size_t(r) * ldc + 16 * v);
+    for (size_t v = 0; v < Vectors; v++) sum[r][v] = first ? zero() : load(c + r * ldc + 16 * v);
   chain<kGemmDepth>(
       sum, a, panels.data, panels.stride, depth, [&next](int k) __attribute__((always_inline)) {
         if (k < next.lines) {
@@ -121,9 +117,9 @@ void micro(const float* a, const Panels& panels, int depth, float* c, size_t ldc
         }
       });
 #pragma GCC unroll 12
-  for (int r = 0; r < Rows; r++)
+  for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; v++) store(c + size_t(r) * ldc + 16 * v, sum[r][v]);
+    for (size_t v = 0; v < Vectors; v++) store(c + r * ldc + 16 * v, sum[r][v]);
 }
 
 // micro<rows, Vectors> for rows known at run time.
@@ -160,7 +156,7 @@ void many_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const f
         const int row = tile_begin(t), rows = tile_begin(t + 1) - row;
         if (k > 0 && t + 1 < tiles) {  // the parked accumulators of the next rows
           for (int i = tile_begin(t + 1); i < tile_begin(t + 2); i++)
-            for (int v = 0; v < vectors; v++)
+            for (size_t v = 0; v < size_t(vectors); v++)
               _mm_prefetch(reinterpret_cast<const char*>(c + size_t(i) * ldc + n + 16 * v), _MM_HINT_T0);
         }
         // The first tile fetches the next first panel, the second tile the second; a lone tile both.
@@ -198,4 +194,3 @@ void gemm(const float* packed, int n_begin, int n_end, int cols, const float* a,
 }
 
 }  // namespace kveval::KVEVAL_LEVEL
-// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)

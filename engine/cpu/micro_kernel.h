@@ -26,12 +26,12 @@ KVEVAL_INLINE void chain(V (&sum)[Rows][Vectors], const float* a, const float* b
     each(k);
     V w[Vectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; v++) w[v] = load(b + size_t(v) * b_stride);
+    for (size_t v = 0; v < Vectors; v++) w[v] = load(b + v * b_stride);
 #pragma GCC unroll 12
-    for (int r = 0; r < Rows; r++) {
-      const V x = splat(a[size_t(r) * AStride]);
+    for (size_t r = 0; r < Rows; r++) {
+      const V x = splat(a[r * AStride]);
 #pragma GCC unroll 4
-      for (int v = 0; v < Vectors; v++) sum[r][v] = fma(x, w[v], sum[r][v]);
+      for (size_t v = 0; v < Vectors; v++) sum[r][v] = fma(x, w[v], sum[r][v]);
     }
   }
 }

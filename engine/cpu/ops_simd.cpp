@@ -5,9 +5,6 @@
 #include "engine/cpu/level_kernels.h"
 #include "engine/cpu/simd.h"
 
-// int products here index inside one row, tile or block (below 64 x 256); what grows with a sequence is
-// size_t. NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
-
 namespace kveval::KVEVAL_LEVEL {
 namespace {
 
@@ -47,7 +44,7 @@ void rope_halves(float* x, const float* cos, const float* sin, int head_dim) {
 }
 
 void rope_interleaved(float* x, const float* cos, const float* sin, int head_dim) {
-  for (int i = 0; i < head_dim / 2; i++) {
+  for (size_t i = 0; i < size_t(head_dim) / 2; i++) {
     const float a = x[2 * i], b = x[2 * i + 1];
     x[2 * i] = a * cos[i] - b * sin[i];
     x[2 * i + 1] = a * sin[i] + b * cos[i];
@@ -107,4 +104,3 @@ int argmax(const float* x, size_t n) {
 }
 
 }  // namespace kveval::KVEVAL_LEVEL
-// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)

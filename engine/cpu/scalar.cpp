@@ -14,9 +14,6 @@
 #include "engine/cpu/level_kernels.h"
 #include "engine/kv/codec.h"
 
-// int products here index inside one row, tile or block (below 64 x 256); what grows with a sequence is
-// size_t. NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
-
 namespace kveval::scalar {
 namespace {
 
@@ -95,7 +92,7 @@ void rope_halves(float* x, const float* cos, const float* sin, int head_dim) {
 }
 
 void rope_interleaved(float* x, const float* cos, const float* sin, int head_dim) {
-  for (int i = 0; i < head_dim / 2; i++) {
+  for (size_t i = 0; i < size_t(head_dim) / 2; i++) {
     const float a = x[2 * i], b = x[2 * i + 1];
     x[2 * i] = a * cos[i] - b * sin[i];
     x[2 * i + 1] = a * sin[i] + b * cos[i];
@@ -129,7 +126,7 @@ int argmax(const float* x, size_t n) {
   return most == x + n ? 0 : int(most - x);
 }
 
-// ------------------------------------------------------------------------------------------------ attention
+// ---------------------------------------------------------------------- attention
 
 namespace {
 
@@ -142,7 +139,7 @@ void decode(Format format, const uint8_t* codes, int n, float* values) {
 void attend_tile(int head_dim, const float* q, const float* keys, const float* values, size_t first_key,
                  size_t position, size_t window, float* o, float* m, float* l) {
   float weight[kTileKeys] = {};  // scores first
-  for (int d = 0; d < head_dim; d++) multiply_add(q[d], keys + d * kTileKeys, kTileKeys, weight);
+  for (size_t d = 0; d < size_t(head_dim); d++) multiply_add(q[d], keys + d * kTileKeys, kTileKeys, weight);
   for (int j = 0; j < kTileKeys; j++) {
     const size_t key = first_key + size_t(j);
     if (key > position || (window != 0 && key + window <= position)) weight[j] = kMinusInfinity;
@@ -155,7 +152,7 @@ void attend_tile(int head_dim, const float* q, const float* keys, const float* v
     l[i] = std::fmaf(l[i], correction, tile_sum);
   }
   for (int d = 0; d < head_dim; d++) o[d] *= correction;
-  for (int j = 0; j < kTileKeys; j++) multiply_add(weight[j], values + j * head_dim, head_dim, o);
+  for (size_t j = 0; j < kTileKeys; j++) multiply_add(weight[j], values + j * size_t(head_dim), head_dim, o);
 }
 
 }  // namespace
@@ -178,7 +175,7 @@ void attend_span(const cpu::AttentionRows& rows, const cpu::TileVisit* visits, i
     for (int row = visit->row_begin; row < visit->row_end; row++)
       attend_tile(rows.head_dim, rows.q + size_t(row) * head_dim, keys, values, visit->first_key,
                   rows.position[row], rows.window, state.o + size_t(row) * head_dim, state.m + row,
-                  state.l + row * kLanes);
+                  state.l + size_t(row) * kLanes);
   }
 }
 
@@ -190,7 +187,7 @@ void merge_span(int rows, int head_dim, const cpu::SpanState& span, const cpu::M
     const float* o = span.o + size_t(row) * size_t(head_dim);
     float* out = total.o + size_t(row) * size_t(head_dim);
     for (int d = 0; d < head_dim; d++) out[d] = std::fmaf(o[d], right, out[d] * left);
-    total.l[row] = std::fmaf(sum_lanes(span.l + row * kLanes), right, total.l[row] * left);
+    total.l[row] = std::fmaf(sum_lanes(span.l + size_t(row) * kLanes), right, total.l[row] * left);
     total.m[row] = most;
   }
 }
@@ -200,7 +197,7 @@ void finish_row(int head_dim, const float* o, float l, float* out) {
   for (int d = 0; d < head_dim; d++) out[d] = std::fmaf(o[d], inverse, 0.f);
 }
 
-// ------------------------------------------------------------------------------------------------ table
+// ---------------------------------------------------------------------- table
 
 extern const cpu::Kernels kernels;
 const cpu::Kernels kernels = {
@@ -219,4 +216,3 @@ const cpu::Kernels kernels = {
 };
 
 }  // namespace kveval::scalar
-// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)

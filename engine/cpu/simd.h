@@ -139,13 +139,12 @@ KVEVAL_INLINE V exp2(V x) {
   return scale_by_power(p, t, x);
 }
 
-// ------------------------------------------------------------------------------------------ 16 codes to
-// floats
+// ---------------------------------------------------------------------- 16 codes to floats
 
 template <Format F>
-inline constexpr int kCodeBytes = F == Format::f32                         ? 4
-                                  : F == Format::fp16 || F == Format::bf16 ? 2
-                                                                           : 1;
+inline constexpr size_t kCodeBytes = F == Format::f32                         ? 4
+                                     : F == Format::fp16 || F == Format::bf16 ? 2
+                                                                              : 1;
 
 // raw<F>() * kRawFactor<F> is what the codes mean. E4M3 bits placed in a half give value / 256, exactly, for
 // every code but NaN (0x7f, 0xff), which no encoder emits; the factor is a power of two, so a caller may put

@@ -15,13 +15,9 @@ double cpu_seconds() {
 
 constexpr int kChains = 12, kSteps = 100'000;
 
-#define KVEVAL_FMA(register, n) "vfmadd231ps %%" register "15, %%" register "15, %%" register #n "\n"
-#define KVEVAL_TWELVE(r)                                                                                \
-  KVEVAL_FMA(r, 0)                                                                                      \
-  KVEVAL_FMA(r, 1)                                                                                      \
-  KVEVAL_FMA(r, 2)                                                                                      \
-  KVEVAL_FMA(r, 3) KVEVAL_FMA(r, 4) KVEVAL_FMA(r, 5) KVEVAL_FMA(r, 6) KVEVAL_FMA(r, 7) KVEVAL_FMA(r, 8) \
-      KVEVAL_FMA(r, 9) KVEVAL_FMA(r, 10) KVEVAL_FMA(r, 11)
+#define KVEVAL_FMA(r, n) "vfmadd231ps %%" r "15, %%" r "15, %%" r #n "\n"
+#define KVEVAL_FOUR(r, a, b, c, d) KVEVAL_FMA(r, a) KVEVAL_FMA(r, b) KVEVAL_FMA(r, c) KVEVAL_FMA(r, d)
+#define KVEVAL_TWELVE(r) KVEVAL_FOUR(r, 0, 1, 2, 3) KVEVAL_FOUR(r, 4, 5, 6, 7) KVEVAL_FOUR(r, 8, 9, 10, 11)
 #define KVEVAL_CLOBBERS \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm15"
 

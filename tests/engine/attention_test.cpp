@@ -188,22 +188,31 @@ class Context {
   Side k_, v_;
 };
 
-// A context's pages up to `length`, null where a window has moved on before `first` queries.
-struct Pages {
-  Pages(const Case& c, const Context& context, size_t length, size_t first) {
-    for (size_t i = 0; i * size_t(c.page_tokens) < length; i++) {
-      const size_t end = (i + 1) * size_t(c.page_tokens);
-      const bool behind = c.window != 0 && end + size_t(c.window) <= first + 1;
-      bytes.push_back(behind ? std::vector<uint8_t>() : context.page(i, length));
-      table.push_back(behind ? nullptr : bytes.back().data());
+// A context's page table as it grows.
+class Pages {
+ public:
+  // Positions first .. length are written, pages that no query from `first` on sees are given back.
+  void grow(const Case& c, const Context& context, size_t first, size_t length) {
+    const size_t per_page = size_t(c.page_tokens);
+    for (size_t i = table.empty() ? 0 : first / per_page; i * per_page < length; i++) {
+      bytes_.resize(std::max(bytes_.size(), i + 1));
+      bytes_[i] = context.page(i, length);
+      table.resize(bytes_.size());
+      table[i] = bytes_[i].data();
+    }
+    for (size_t i = 0; c.window != 0 && (i + 1) * per_page + size_t(c.window) <= first + 1; i++) {
+      bytes_[i].clear();
+      bytes_[i].shrink_to_fit();
+      table[i] = nullptr;
     }
   }
-  std::vector<std::vector<uint8_t>> bytes;
   std::vector<const uint8_t*> table;
+
+ private:
+  std::vector<std::vector<uint8_t>> bytes_;
 };
 
-// ------------------------------------------------------------------------------------------------ two
-// references
+// ---------------------------------------------------------------------- two references
 
 float exp2_polynomial(float x) {
   if (!(x >= -126.f)) return 0;
@@ -295,7 +304,7 @@ std::vector<double> in_float64(const Case& c, const Context& context, size_t pos
   return out;
 }
 
-// ------------------------------------------------------------------------------------------------ runs
+// ---------------------------------------------------------------------- runs
 
 // Outputs of tokens first .. first + count, fed in chunks; each chunk sees a cache that ends with it.
 std::vector<float> attend(const Kernels& kernels, ThreadPool& pool, const Case& c, const Context& context,
@@ -303,9 +312,10 @@ std::vector<float> attend(const Kernels& kernels, ThreadPool& pool, const Case& 
   Attention attention(kernels, pool);
   const kv::PageLayout layout = context.layout();
   std::vector<float> out(count * context.q_stride(), std::numeric_limits<float>::quiet_NaN());
+  Pages pages;
   for (size_t at = first; at < first + count; at += chunk) {
     const size_t n = std::min(chunk, first + count - at);
-    const Pages pages(c, context, at + n, at);
+    pages.grow(c, context, at, at + n);
     const AttentionSegment segment{pages.table.data(), at, int(n), context.q(at),
                                    &out[(at - first) * context.q_stride()]};
     attention.run({c.heads(), c.window, &layout}, {&segment, 1});
@@ -358,7 +368,7 @@ TEST_P(AttentionLevels, ChunksPagesAndThreadsDoNotMatter) {
   Random random(13);
   ThreadPool one(1), two(2), three(3);
   ThreadPool* const pools[] = {&one, &two, &three};
-  for (int trial = 0; trial < 8; trial++) {
+  for (int trial = 0; trial < 6; trial++) {
     Case c = random_case(random);
     c.head_dim = trial % 4 == 3 ? 128 : 64;
     if (trial % 2 == 0) c.window = 0;
@@ -369,13 +379,32 @@ TEST_P(AttentionLevels, ChunksPagesAndThreadsDoNotMatter) {
         attend(*kernels_named("scalar"), one, c, context, tokens - count, count, count);
     for (const size_t chunk : {1u, 7u, 64u, 512u}) {
       c.page_tokens = pick<int>(random, {64, 128, 256});
-      // A chunk of one lays out every page for every token: a few tokens say as much as all.
-      const size_t n = chunk == 1 ? 12 : count;
+      const size_t n = chunk == 1 ? 30 : count;
       const Context other_pages = context.with_pages(c.page_tokens);
       const std::vector<float> cut =
           attend(*kernels_, *pools[random.below(3)], c, other_pages, tokens - n, n, chunk);
       const std::vector<float> expected(whole.end() - std::ptrdiff_t(cut.size()), whole.end());
       ASSERT_EQ(first_difference(cut, expected), -1) << describe(c) << ", chunks of " << chunk;
+    }
+  }
+}
+
+// Window edges at every offset within a tile and a page, with pages released as early as they may be.
+TEST_P(AttentionLevels, WindowsEndWhereTheyShould) {
+  Random random(15);
+  ThreadPool pool(1);
+  for (const int window : {1, 2, 63, 64, 65, 100, 129}) {
+    Case c;
+    c.window = window;
+    c.page_tokens = window % 2 == 0 ? 64 : 128;
+    const Context context(c, 330, random.next());
+    const std::vector<float> out = attend(*kernels_, pool, c, context, 190, 140, 1);
+    const std::vector<float> chunks = attend(*kernels_, pool, c, context, 190, 140, 9);
+    EXPECT_EQ(first_difference(out, chunks), -1) << describe(c);
+    for (size_t token = 0; token < 140; token++) {
+      const std::vector<float> got(&out[token * 64], &out[token * 64] + 64);
+      ASSERT_EQ(first_difference(got, in_order(c, context, 190 + token, 0)), -1)
+          << describe(c) << ", position " << 190 + token;
     }
   }
 }
@@ -399,7 +428,8 @@ TEST_P(AttentionLevels, SegmentsThatSharePagesAreAsIfAlone) {
       contexts.back().graft(Context(c, prefix + most, random.next()), prefix);
       first.push_back(prefix + random.below(trial % 2 == 0 ? 4 : 60));
       count.push_back(1 + random.below(trial % 2 == 0 ? 2 : 30));
-      pages.emplace_back(c, contexts[f], first[f] + count[f], first[f]);
+      pages.emplace_back();
+      pages.back().grow(c, contexts[f], first[f], first[f] + count[f]);
       // What lies wholly in the prefix is the first fork's page for all, where that one still has it.
       for (size_t i = 0; f > 0 && (i + 1) * size_t(c.page_tokens) <= prefix; i++)
         if (pages[f].table[i] && pages[0].table[i]) pages[f].table[i] = pages[0].table[i];

@@ -62,7 +62,7 @@ TEST_P(Gemm, EveryOutputIsOneChainForAnyShape) {
 // As the forward pass calls it: a chunk of any size gives a token the same bits.
 TEST_P(Gemm, ChunksAndThreadsDoNotMatter) {
   Random random(8);
-  const int rows = 1040, cols = 700, m = 70;
+  const int rows = 800, cols = 400, m = 70;
   const Matrix matrix{rows, cols, random_values(random, size_t(rows) * size_t(cols))};
   const PackedMatrix packed = pack(matrix);
   const std::vector<float> a = random_values(random, size_t(m) * size_t(cols));
