@@ -1,0 +1,68 @@
+// From a suite, profiles and a model to the work in order, and what it will take.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/profile.h"
+#include "tasks/suite.h"
+#include "tasks/task.h"
+
+namespace kveval {
+
+struct PlannedArm {
+  Profile profile;
+  std::string name;  // canonical profile
+  bool baseline = false;
+  double cache_bytes_per_token =
+      0;  // of one more token in a long sequence: windowed layers cost nothing more
+};
+
+// Task family x length.
+struct PlannedCell {
+  std::string task;
+  int length = 0;
+  int haystacks = 0;
+  int samples_per_haystack = 0;
+  GroupShape shape;               // of one group: two branches a question, one answered and one scored
+  std::vector<Estimate> per_arm;  // one group under each arm, arms in the plan's order
+};
+
+struct PlannedGroup {
+  GroupSpec spec;
+  size_t cell = 0;
+};
+
+struct Plan {
+  std::vector<PlannedArm> arms;  // the baseline first
+  std::vector<PlannedCell> cells;
+  std::vector<PlannedGroup> groups;
+
+  int samples() const;  // questions, each asked once an arm
+  double seconds() const;
+  size_t cache_bytes() const;  // the largest of any group
+};
+
+// fp16, else bf16, else f32 comes first and is the baseline; without any of them no arm is one. Order kept
+// otherwise. Throws Error{usage} for a profile named twice, for profiles of different cache modes, and for
+// one the engine does not support.
+std::vector<PlannedArm> plan_arms(const std::vector<Profile>& profiles, const Engine& engine);
+
+// Throws Error{usage} for a cell that the model's context or the task cannot hold, and for a suite that names
+// the same cell twice. Generates one haystack a cell to know its shape.
+Plan make_plan(const Suite& suite, std::vector<PlannedArm> arms, const Engine& engine);
+
+// What one sample asks of an engine: its answer, and the likelihood of the right one.
+PromptGroup prompt_of(const SampleGroup& group);
+constexpr size_t answer_branch(size_t sample) { return 2 * sample; }
+constexpr size_t score_branch(size_t sample) { return 2 * sample + 1; }
+
+Decoding decoding_of(const Task& task);
+
+// {"niah": {"max_tokens": 12, "stop_strings": ["\n"]}} for every task of the suite.
+std::string decoding_json(const Suite& suite);
+
+}  // namespace kveval

@@ -1,0 +1,139 @@
+#include "harness/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/fake_engine.h"
+#include "tests/harness/fixtures.h"
+
+namespace kveval {
+namespace {
+
+using testing::ByteTokenizer;
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
+
+const ByteTokenizer kTokenizer;
+
+FakeEngine engine_of(int context) {
+  FakeScript script;
+  script.info.model = "fake";
+  script.info.context = context;
+  script.info.vocabulary = kTokenizer.vocabulary_size();
+  script.info.tokenizer = &kTokenizer;
+  script.seconds_per_token = 0.5;
+  script.bytes_per_token = 7;
+  return FakeEngine(script);
+}
+
+std::vector<std::string> names_of(const std::vector<PlannedArm>& arms) {
+  std::vector<std::string> names;
+  for (const PlannedArm& arm : arms) names.push_back(arm.name + (arm.baseline ? "*" : ""));
+  return names;
+}
+
+Suite niah(std::vector<int> lengths, int haystacks, int needles) {
+  Suite suite = load_suite("niah");
+  suite.families.front().lengths = std::move(lengths);
+  suite.families.front().haystacks = haystacks;
+  suite.families.front().parameters =
+      task_named("niah").resolve_parameters(nlohmann::json{{"needles", needles}});
+  return suite;
+}
+
+TEST(Planner, TheBaselineIsTheFirstOfFp16Bf16F32) {
+  const FakeEngine engine = engine_of(8192);
+  const auto planned = [&](const char* list) {
+    return names_of(plan_arms(parse_profile_list(list), engine));
+  };
+  EXPECT_THAT(planned("fp16,int8,e4m3"), ElementsAre("fp16*", "int8", "e4m3"));
+  EXPECT_THAT(planned("int8,f32,bf16,fp16,e4m3"), ElementsAre("fp16*", "int8", "f32", "bf16", "e4m3"));
+  EXPECT_THAT(planned("int8,f32,bf16"), ElementsAre("bf16*", "int8", "f32"));
+  EXPECT_THAT(planned("int8,f32"), ElementsAre("f32*", "int8"));
+  EXPECT_THAT(planned("int8,e5m2"), ElementsAre("int8", "e5m2"));
+  EXPECT_THAT(planned("k=fp16,v=e4m3"), ElementsAre("k=fp16,v=e4m3"));
+}
+
+TEST(Planner, RefusesProfilesThatCannotBeCompared) {
+  const FakeEngine engine = engine_of(8192);
+  const auto refusal = [&](const char* list) {
+    return error_of([&] { plan_arms(parse_profile_list(list), engine); });
+  };
+  EXPECT_THAT(refusal("e4m3,fp16,fp8").what(), HasSubstr("e4m3 is named twice"));
+  EXPECT_THAT(refusal("fp16,e4m3,mode=transcode").what(), HasSubstr("cache mode"));
+  EXPECT_EQ(refusal("fp16,fp16").kind, ErrorKind::usage);
+}
+
+TEST(Planner, CountsWhatARunTakes) {
+  const FakeEngine engine = engine_of(8192);
+  const Plan plan =
+      make_plan(niah({2048, 4096}, 3, 2), plan_arms(parse_profile_list("fp16,int8"), engine), engine);
+  EXPECT_EQ(plan.groups.size(), 6U);
+  EXPECT_EQ(plan.samples(), 12);
+  ASSERT_EQ(plan.cells.size(), 2U);
+  size_t largest = 0;
+  double seconds = 0;
+  for (const PlannedCell& cell : plan.cells) {
+    EXPECT_EQ(cell.haystacks, 3);
+    EXPECT_EQ(cell.samples_per_haystack, 2);
+    EXPECT_EQ(cell.shape.branches, 4U);
+    EXPECT_LE(cell.shape.prefix_tokens + cell.shape.branch_tokens, size_t(cell.length));
+    EXPECT_GT(cell.shape.prefix_tokens, size_t(cell.length) / 2);
+    const size_t tokens = cell.shape.prefix_tokens + 4 * cell.shape.branch_tokens;
+    seconds += 3 * 2 * 0.5 * double(tokens);
+    largest = std::max(largest, 7 * tokens);
+  }
+  EXPECT_DOUBLE_EQ(plan.seconds(), seconds);
+  EXPECT_EQ(plan.cache_bytes(), largest);
+  EXPECT_EQ(plan.arms.front().cache_bytes_per_token, 7);
+}
+
+TEST(Planner, RefusesACellThatDoesNotFit) {
+  const FakeEngine engine = engine_of(4096);
+  const auto arms = plan_arms(parse_profile_list("fp16"), engine);
+  const Error large = error_of([&] { make_plan(niah({2048, 8192}, 1, 1), arms, engine); });
+  EXPECT_EQ(large.kind, ErrorKind::usage);
+  EXPECT_THAT(large.what(), HasSubstr("niah at 8k"));
+  EXPECT_THAT(large.what(), HasSubstr("4096"));
+  EXPECT_THAT(large.hint, HasSubstr("4k"));
+  EXPECT_EQ(error_of([&] { make_plan(niah({16}, 1, 1), arms, engine); }).kind, ErrorKind::usage);
+  EXPECT_THAT(error_of([&] {
+                make_plan(niah({2048, 2048}, 1, 1), arms, engine);
+              }).what(),
+              HasSubstr("twice"));
+}
+
+TEST(Planner, AsksForTheAnswerAndForItsLikelihood) {
+  SampleGroup group;
+  group.prefix = {1, 2};
+  group.prefix_text = "prefix";
+  group.samples.resize(2);
+  group.samples[1].question = "q";
+  group.samples[1].question_tokens = {3};
+  group.samples[1].target = {4, 5};
+  const PromptGroup prompt = prompt_of(group);
+  EXPECT_EQ(prompt.prefix.tokens, group.prefix);
+  EXPECT_EQ(prompt.prefix.ask, Ask::nothing);
+  ASSERT_EQ(prompt.branches.size(), 4U);
+  const Turn& answer = prompt.branches[answer_branch(1)].turns.at(0);
+  const Turn& scored = prompt.branches[score_branch(1)].turns.at(0);
+  EXPECT_EQ(answer.ask, Ask::generate);
+  EXPECT_TRUE(answer.target.empty());
+  EXPECT_EQ(scored.ask, Ask::score);
+  EXPECT_EQ(scored.target, (Tokens{4, 5}));
+  EXPECT_EQ(answer.tokens, scored.tokens);
+  EXPECT_EQ(answer.text, "q");
+}
+
+TEST(Planner, DecodingIsTheTasks) {
+  const Task& task = task_named("niah");
+  const auto json = nlohmann::json::parse(decoding_json(load_suite("niah")));
+  EXPECT_EQ(json["niah"]["max_tokens"], task.max_answer_tokens);
+  EXPECT_EQ(json["niah"]["stop_strings"], task.stop_strings);
+}
+
+}  // namespace
+}  // namespace kveval
