@@ -1,1 +1,96 @@
-int main() { return 0; }
+// The program: options shared by every verb, signals, and exit codes.
+//   0 done | 1 regression | 2 usage or file | 3 inconclusive | 4 nothing to compare with | 5 run error | 130
+//   interrupted
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <csignal>
+#include <exception>
+#include <new>
+
+#include "build_info.h"
+#include "engine/error.h"
+#include "harness/commands/commands.h"
+
+namespace {
+
+constexpr int kUsage = 2, kRunError = 5, kInterrupted = 130;
+
+std::atomic<int> interrupts{0};
+
+// The first signal lets the group in flight end cleanly; the second does not wait.
+void on_interrupt(int) {
+  if (interrupts.fetch_add(1) > 0) _exit(kInterrupted);
+}
+
+void install_signal_handlers() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  // A file size limit then is a failed write with a message, not a silent death.
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+int exit_code_of(kveval::ErrorKind kind) {
+  switch (kind) {
+    case kveval::ErrorKind::usage:
+    case kveval::ErrorKind::bad_file: return kUsage;
+    case kveval::ErrorKind::no_baseline: return 4;
+    case kveval::ErrorKind::run: return kRunError;
+    case kveval::ErrorKind::cancelled: return kInterrupted;
+  }
+  return kRunError;
+}
+
+int fail(int code, const std::string& message, const std::string& hint) {
+  fmt::print(stderr, "kveval: {}\n", message);
+  if (!hint.empty()) fmt::print(stderr, "        {}\n", hint);
+  return code;
+}
+
+int run_program(int argc, char** argv) {
+  kveval::Context context;
+  context.argv.assign(argv, argv + argc);
+  context.interrupts = &interrupts;
+
+  CLI::App app("kveval: is this quantized KV cache safe for long-context answers?", "kveval");
+  app.fallthrough();
+  app.require_subcommand(1);
+  app.set_version_flag("--version", fmt::format("kveval {}", kveval::build::kVersion));
+  app.add_option("--db", context.db, "database of results")->envname("KVEVAL_DB")->capture_default_str();
+  app.add_flag("-q,--quiet", context.quiet, "no progress, no advice: data only");
+  app.add_option("--color", context.color, "when to use colour (NO_COLOR turns it off)")
+      ->envname("KVEVAL_COLOR")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+  kveval::add_run_command(app, context);
+  kveval::add_resume_command(app, context);
+  kveval::add_list_command(app, context);
+  kveval::add_show_command(app, context);
+  kveval::add_compare_command(app, context);
+  kveval::add_report_command(app, context);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) { return app.exit(help); } catch (const CLI::ParseError& error) {
+    return fail(kUsage, error.what(), "'kveval --help' and 'kveval VERB --help' list what there is");
+  }
+  return context.exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  install_signal_handlers();
+  try {
+    return run_program(argc, argv);
+  } catch (const kveval::Error& error) {
+    return fail(exit_code_of(error.kind), error.what(), error.hint);
+  } catch (const std::bad_alloc&) {
+    return fail(kRunError, "out of memory",
+                "try shorter lengths, fewer threads or a machine with more memory");
+  } catch (const std::exception& error) { return fail(kRunError, error.what(), {}); }
+}

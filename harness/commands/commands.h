@@ -35,7 +35,6 @@ void add_compare_command(CLI::App& app, Context& context);
 void add_report_command(CLI::App& app, Context& context);
 
 // Opens the database of the context and says on stderr what the user should know about it.
-// Reading a database that does not exist is Error{no_baseline}: there is nothing to read yet.
 Store open_store(const Context& context, Store::Mode mode);
 
 // --color, NO_COLOR and whether `stream` is a terminal.

@@ -1,0 +1,66 @@
+// kveval resume [RUN]: goes on with a run that was interrupted, failed or killed.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "harness/commands/commands.h"
+#include "harness/commands/session.h"
+#include "harness/environment.h"
+#include "harness/record.h"
+#include "reports/text.h"
+#include "tasks/suite.h"
+
+namespace kveval {
+namespace {
+
+struct ResumeOptions {
+  std::string run;  // empty: the newest that is not complete
+  EngineSettings engine;
+};
+
+// A newer kveval may well give other bits; the tasks' and the model's identities are checked, the code's is
+// only told.
+void note_other_version(const RunRecord& run, const Environment& environment, const Context& context) {
+  const bool same = run.tool_version == environment.tool_version && run.git_sha == environment.git_sha;
+  if (same || context.quiet) return;
+  fmt::print(stderr, "kveval: note: run {} began with kveval {} ({}), this is {} ({})\n", run.id,
+             printable(run.tool_version, 40), printable(run.git_sha, 12), environment.tool_version,
+             printable(environment.git_sha, 12));
+}
+
+void resume_command(const ResumeOptions& options, const Context& context) {
+  Store store = open_store(context, Store::Mode::read_write);
+  const Environment environment = this_environment(context.argv);
+  const RunRecord run = find_resumable(store, options.run, environment, now_ms());
+  note_other_version(run, environment, context);
+
+  const RunConfig config = config_of(run);
+  const Suite suite = suite_from_json(run.suite_json);
+  const std::unique_ptr<Engine> engine = open_engine(config.model, options.engine);
+  check_same(run, suite, engine->describe());
+  const Plan plan = make_plan(suite, plan_arms(config.profiles, *engine), *engine);
+  const std::vector<ArmRecord> arms = store.arms(run.id);
+  check_arms(run, arms, plan);
+  print_plan(plan, engine->describe(), context);
+
+  store.claim(run.id, environment.pid, now_ms());
+  carry_out(store, run.id, arms, plan, *engine, context);
+}
+
+}  // namespace
+
+void add_resume_command(CLI::App& app, Context& context) {
+  const auto options = std::make_shared<ResumeOptions>();
+  CLI::App* command = app.add_subcommand("resume", "Go on with an interrupted run, to the same results");
+  command->add_option("run", options->run,
+                      "the run: an id, a unique part of one, or 'latest' (default: the newest "
+                      "that is not complete)");
+  add_engine_options(*command, options->engine);
+  command->callback([options, &context] { resume_command(*options, context); });
+}
+
+}  // namespace kveval

@@ -1,0 +1,145 @@
+// kveval run SUITE: asks every question under every profile.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "harness/calibration.h"
+#include "harness/commands/commands.h"
+#include "harness/commands/session.h"
+#include "harness/environment.h"
+#include "harness/record.h"
+#include "tasks/suite.h"
+#include "tasks/task.h"
+
+namespace kveval {
+namespace {
+
+struct RunOptions {
+  std::string suite = "niah";
+  std::string model = "phantom";
+  std::string profiles = "fp16,int8,e4m3,e5m2";
+  std::string lengths;  // empty: the suite's
+  std::optional<int> haystacks, needles;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> haystack_files;
+  std::string mode;  // empty: what the profiles say
+  EngineSettings engine;
+  bool dry_run = false;
+};
+
+std::vector<int> parse_lengths(std::string_view text) {
+  std::vector<int> lengths;
+  for (;;) {
+    const size_t comma = text.find(',');
+    lengths.push_back(parse_length(text.substr(0, comma)));
+    if (comma == std::string_view::npos) return lengths;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+Suite chosen_suite(const RunOptions& options) {
+  Suite suite = load_suite(options.suite);
+  if (options.seed) suite.seed = *options.seed;
+  for (Family& family : suite.families) {
+    if (!options.lengths.empty()) family.lengths = parse_lengths(options.lengths);
+    if (options.haystacks) family.haystacks = *options.haystacks;
+    if (!options.needles && options.haystack_files.empty()) continue;
+    nlohmann::json parameters = nlohmann::json::parse(family.parameters);
+    if (options.needles) parameters["needles"] = *options.needles;
+    if (!options.haystack_files.empty()) {
+      // Absolute, so that the run can be resumed from another folder.
+      nlohmann::json files = nlohmann::json::array();
+      for (const std::string& file : options.haystack_files) {
+        files.push_back(std::filesystem::absolute(file).string());
+      }
+      parameters["haystack"] = files;
+    }
+    family.parameters = task_named(family.task).resolve_parameters(parameters);
+  }
+  return suite;
+}
+
+std::vector<Profile> chosen_profiles(const RunOptions& options) {
+  std::vector<Profile> profiles = parse_profile_list(options.profiles);
+  if (!options.mode.empty()) {
+    const CacheMode mode = options.mode == "transcode" ? CacheMode::transcode : CacheMode::as_you_go;
+    for (Profile& profile : profiles) profile.mode = mode;
+  }
+  return profiles;
+}
+
+void run_command(const RunOptions& options, const Context& context) {
+  // What costs nothing to check comes first, the model's weights last.
+  const Suite suite = chosen_suite(options);
+  std::vector<Profile> profiles = chosen_profiles(options);
+  std::optional<Store> store;
+  if (!options.dry_run) store.emplace(open_store(context, Store::Mode::read_write));
+  const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine);
+  const EngineInfo info = engine->describe();
+
+  // Planned once before static scales are measured, so that what cannot run is refused at once.
+  plan_arms(profiles, *engine);
+  for (Profile& profile : profiles) {
+    if (!profile.needs_resolve()) continue;
+    if (info.tokenizer == nullptr) {
+      throw Error(ErrorKind::usage, fmt::format("{} needs a measured scale, and {} has no tokenizer",
+                                                canonical(profile), info.model));
+    }
+    const std::vector<Tokens> calibration = {calibration_tokens(*info.tokenizer)};
+    profile = engine->resolve(profile, calibration);
+  }
+  const Plan plan = make_plan(suite, plan_arms(profiles, *engine), *engine);
+  print_plan(plan, info, context);
+  if (options.dry_run) return;
+  if (context.interrupts != nullptr && context.interrupts->load() > 0) {
+    throw Error(ErrorKind::cancelled, "interrupted before the run began");
+  }
+
+  const RunRecord run = record_of(suite, plan, info.model, info, this_environment(context.argv), now_ms());
+  std::vector<ArmRecord> arms = arm_records(plan);
+  store->begin_run(run, arms);
+  carry_out(*store, run.id, arms, plan, *engine, context);
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, Context& context) {
+  const auto options = std::make_shared<RunOptions>();
+  CLI::App* command = app.add_subcommand("run", "Ask a suite's questions under every cache profile");
+  command->add_option("suite", options->suite, "a built-in suite or a JSON file ('kveval list suites')")
+      ->capture_default_str();
+  command->add_option("--model", options->model, "the model ('kveval list models')")
+      ->envname("KVEVAL_MODEL")
+      ->capture_default_str();
+  command->add_option("--profiles", options->profiles, "cache profiles ('kveval list profiles')")
+      ->envname("KVEVAL_PROFILES")
+      ->capture_default_str();
+  command
+      ->add_option("--lengths", options->lengths,
+                   "prompt lengths, such as 8k,32k,128k (default: the suite's)")
+      ->envname("KVEVAL_LENGTHS");
+  command->add_option("--haystacks", options->haystacks, "haystacks per length (default: the suite's)")
+      ->check(CLI::Range(1, 100000));
+  command->add_option("--needles", options->needles, "needles, and so questions, per haystack");
+  command->add_option("--seed", options->seed, "seed of every haystack (default: the suite's)")
+      ->envname("KVEVAL_SEED");
+  command->add_option("--haystack", options->haystack_files, "text files to hide the needles in")
+      ->type_name("FILE");
+  command
+      ->add_option("--mode", options->mode,
+                   "as-you-go: prefill reads the quantized cache as servers do; transcode: one fp16 prefill, "
+                   "quantized afterwards")
+      ->check(CLI::IsMember({"as-you-go", "transcode"}));
+  add_engine_options(*command, options->engine);
+  command->add_flag("--dry-run", options->dry_run, "print the plan and its cost, run nothing");
+  command->callback([options, &context] { run_command(*options, context); });
+}
+
+}  // namespace kveval

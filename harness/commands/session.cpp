@@ -1,0 +1,140 @@
+#include "harness/commands/session.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "engine/cpu/cpu_engine.h"
+#include "engine/error.h"
+#include "engine/model/catalog.h"
+#include "harness/commands/terminal_table.h"
+#include "harness/environment.h"
+#include "harness/progress.h"
+#include "harness/runner.h"
+#include "reports/comparison.h"
+#include "reports/terminal.h"
+
+namespace kveval {
+namespace {
+
+// Beyond this share of errors the remaining samples are no longer those the suite asks for.
+constexpr double kTooManyErrors = 0.1;
+
+void print_results(const Store& store, const RunRecord& run, const Context& context) {
+  if (context.quiet) {
+    fmt::print("{}\n", run.id);
+    return;
+  }
+  const std::vector<ArmData> arms = load_run(store, run);
+  const bool comparable = arms.size() > 1 && std::any_of(arms.begin(), arms.end(), [](const ArmData& data) {
+                            return data.arm.baseline && !data.samples.empty();
+                          });
+  const std::vector<Comparison> comparisons = comparable ? compare_run(arms) : std::vector<Comparison>();
+  fmt::print("{}", render_run_summary(run, arms, comparisons, {use_color(context, stdout)}));
+  std::fflush(stdout);
+}
+
+void check_errors(const Store& store, const std::string& run_id, const std::vector<ArmRecord>& arms) {
+  size_t samples = 0, errors = 0;
+  std::string first;
+  for (const ArmRecord& arm : arms) {
+    for (const SampleView& view : store.samples(arm.id)) {
+      ++samples;
+      if (view.sample.state != SampleState::error) continue;
+      if (errors++ == 0) first = fmt::format("{}: {}", arm.name, view.sample.error);
+    }
+  }
+  if (double(errors) > kTooManyErrors * double(samples)) {
+    throw Error(ErrorKind::run,
+                fmt::format("{} of {} answers of run {} are errors, the first one {}", errors, samples,
+                            run_id, first),
+                "they are counted neither as right nor as wrong; remove the cause and run again");
+  }
+}
+
+}  // namespace
+
+void add_engine_options(CLI::App& command, EngineSettings& settings) {
+  command.add_option("--threads", settings.threads, "threads (0: one per core); never changes results")
+      ->envname("KVEVAL_THREADS")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--chunk", settings.chunk, "tokens of one forward pass; never changes results")
+      ->envname("KVEVAL_CHUNK")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command.add_option("--page", settings.page, "tokens of one cache page; never changes results")
+      ->envname("KVEVAL_PAGE")
+      ->check(CLI::IsMember({64, 128, 256}))
+      ->capture_default_str();
+}
+
+std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettings& settings) {
+  CpuEngineOptions options;
+  options.threads = settings.threads;
+  options.chunk_tokens = settings.chunk;
+  options.page_tokens = settings.page;
+  return make_cpu_engine(load_model(model), options);
+}
+
+void print_plan(const Plan& plan, const EngineInfo& engine, const Context& context) {
+  if (context.quiet) return;
+  fmt::print(stderr, "model    {} ({} layers, {} tokens of context, {}, {}, {} threads)\n", engine.model,
+             engine.layers, engine.context, engine.compute, engine.simd, engine.threads);
+  for (const PlannedArm& arm : plan.arms) {
+    fmt::print(stderr, "profile  {:<12} {:>7.0f} bytes a token of cache{}\n", arm.name,
+               arm.cache_bytes_per_token, arm.baseline ? ", the baseline" : "");
+  }
+  TextTable table({{"task", Align::left},
+                   {"length", Align::right},
+                   {"haystacks", Align::right},
+                   {"questions", Align::right},
+                   {"time, all profiles", Align::right},
+                   {"cache", Align::right}});
+  for (const PlannedCell& cell : plan.cells) {
+    double seconds = 0;
+    size_t bytes = 0;
+    for (const Estimate& estimate : cell.per_arm) {
+      seconds += cell.haystacks * estimate.seconds;
+      bytes = std::max(bytes, estimate.cache_bytes);
+    }
+    table.add({cell.task, length_name(cell.length), std::to_string(cell.haystacks),
+               std::to_string(cell.haystacks * cell.samples_per_haystack), format_duration(seconds),
+               format_bytes(double(bytes))});
+  }
+  fmt::print(stderr, "{}", table.text());
+  fmt::print(stderr, "estimate {} groups, {} answers, about {}, up to {} of cache\n", plan.groups.size(),
+             plan.samples() * static_cast<int>(plan.arms.size()), format_duration(plan.seconds()),
+             format_bytes(double(plan.cache_bytes())));
+}
+
+void carry_out(Store& store, const std::string& run_id, const std::vector<ArmRecord>& arms, const Plan& plan,
+               Engine& engine, const Context& context) {
+  const auto cancelled = [&] { return context.interrupts != nullptr && context.interrupts->load() > 0; };
+  const int64_t begin = now_ms();
+  if (context.quiet) {
+    run_plan(store, run_id, arms, plan, engine, {cancelled, {}});
+  } else {
+    fmt::print(stderr, "run      {}\n", run_id);
+    const char* terminal = std::getenv("TERM");
+    const bool bar =
+        isatty(fileno(stderr)) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb";
+    ProgressPrinter printer(stderr, bar);
+    run_plan(store, run_id, arms, plan, engine,
+             {cancelled, [&](const Progress& progress) { printer.update(progress); }});
+  }
+  print_results(store, store.find_run(run_id), context);
+  if (!context.quiet) {
+    fmt::print(stderr,
+               "\ntook {}, peak memory {}; every answer is in '{}'\n"
+               "next: kveval compare {} --flips\n"
+               "      kveval report {} -o report.html\n",
+               format_duration(double(now_ms() - begin) / 1e3), format_bytes(double(peak_rss_bytes())),
+               store.path().string(), run_id, run_id);
+  }
+  check_errors(store, run_id, arms);
+}
+
+}  // namespace kveval
