@@ -1,7 +1,6 @@
-// Attention over coded tiles, per SIMD level. Two ways through a tile, same bits:
-// many rows decode it once into float panels and run the micro-kernel of matrix products; up to kFewRows rows
-// (decode) turn codes into floats in registers, where all rows use them. Panels cost 4 bytes stored and
-// loaded per value.
+// Attention over coded tiles, per SIMD level. Two ways through a tile, same bits: many rows decode it once
+// into float panels and run the micro-kernel of matrix products; up to kFewRows rows (one new token, a few
+// forks) turn codes into floats in registers.
 //
 // In a score the lanes run over keys, one chain over head_dim each; in weights * values over dimensions, one
 // chain over the tile's 64 keys each. Keys' and values' formats are independent: each side picks its own
@@ -23,29 +22,45 @@ using cpu::TileVisit;
 
 constexpr float kMinusInfinity = -__builtin_inff();
 constexpr size_t kTile = kTileKeys;
-constexpr int kFewRows = 6;
+// Rows whose accumulators fit in registers beside the codes: 9 x 2 zmm, 6 x 1 pair of ymm.
+constexpr int kPassRows = kRegisters == 32 ? 9 : 6;
+// Above, panels win. At 12 rows converting the codes in every pass takes 0.6 of the time for 16-bit codes,
+// 0.9 for 8-bit ones; at 24, 0.7 and 1.0.
+constexpr int kFewRows = kRowsInFlight;
 // Row counts are rounded up to whole vectors when per-row numbers are handled 16 at a time.
 constexpr int kPaddedRows = kRowsInFlight + 16;
 
 // ---------------------------------------------------------------------- many rows: panels
 
+// A line of the tile that follows (null: none does), fetched while this one is decoded. Else every tile
+// starts cold: up to 2.6 times the time.
+void prefetch_line(const uint8_t* next, size_t byte) {
+  if (next) _mm_prefetch(reinterpret_cast<const char*>(next + byte), _MM_HINT_T0);
+}
+
 // Panel j of the keys: [head_dim][16], keys 16 j .. 16 j + 15.
 template <Format F, bool Scaled>
-void decode_keys(const uint8_t* codes, const float* scale, int head_dim, float* panels) {
-  for (size_t d = 0; d < size_t(head_dim); d++)
+void decode_keys(const uint8_t* codes, const uint8_t* next, const float* scale, int head_dim, float* panels) {
+  for (size_t d = 0; d < size_t(head_dim); d++) {
+    for (size_t line = 0; line < kCodeBytes<F>; line++) prefetch_line(next, (d * kCodeBytes<F> + line) * 64);
 #pragma GCC unroll 4
     for (size_t j = 0; j < kTile / 16; j++) {
       V x = decode<F>(codes + (d * kTile + 16 * j) * kCodeBytes<F>);
       if constexpr (Scaled) x = mul(x, load(scale + 16 * j));
       store(panels + (j * size_t(head_dim) + d) * 16, x);
     }
+  }
 }
 
 // Panel i of the values: [64][16], dimensions 16 i .. 16 i + 15.
 template <Format F, bool Scaled>
-void decode_values(const uint8_t* codes, const float* scale, int head_dim, float* panels) {
+void decode_values(const uint8_t* codes, const uint8_t* next, const float* scale, int head_dim,
+                   float* panels) {
   for (size_t j = 0; j < kTile; j++)
     for (size_t i = 0; i < size_t(head_dim) / 16; i++) {
+      if (i % 4 == 0)
+        for (size_t line = 0; line < kCodeBytes<F>; line++)
+          prefetch_line(next, (j * size_t(head_dim) + 16 * i) * kCodeBytes<F> + line * 64);
       V x = decode<F>(codes + (j * size_t(head_dim) + 16 * i) * kCodeBytes<F>);
       if constexpr (Scaled) x = mul(x, splat(scale[j]));
       store(panels + (i * kTile + j) * 16, x);
@@ -95,18 +110,17 @@ struct ThinTile {
   const uint8_t* codes;
   const float* scale;
   int depth, width;
-  const uint8_t*
-      next;  // the tile that follows, or null. Unless it is prefetched every tile starts cold: up to 2.6x.
+  const uint8_t* next;  // the tile that follows, or null
 };
 
 // c[Rows][width] = (init ? init[r] * c[r] : 0) + a[Rows][depth] * raw codes (* scale)
 template <Side S, Format F, bool Scaled, int Rows>
 void thin(const ThinTile& tile, const float* a, size_t lda, float* c, size_t ldc, const float* init) {
-  constexpr size_t kVectors = kRegisters == 32 ? 4 : 1, kBytes = kCodeBytes<F>;
+  constexpr size_t kVectors = kRegisters == 16 ? 1 : Rows > 6 ? 2 : 4, kBytes = kCodeBytes<F>;
   const size_t width = size_t(tile.width);
   for (size_t w = 0; w < width; w += 16 * kVectors) {
     V sum[Rows][kVectors];
-#pragma GCC unroll 6
+#pragma GCC unroll 9
     for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVectors; v++)
@@ -114,39 +128,49 @@ void thin(const ThinTile& tile, const float* a, size_t lda, float* c, size_t ldc
     for (size_t k = 0; k < size_t(tile.depth); k++) {
       const size_t at = (k * width + w) * kBytes;
       const uint8_t* codes = tile.codes + at;
-      if (tile.next)
-        for (size_t i = 0; i < 16 * kVectors * kBytes; i += 64)
-          _mm_prefetch(reinterpret_cast<const char*>(tile.next + at + i), _MM_HINT_T0);
+      for (size_t i = 0; i < 16 * kVectors * kBytes; i += 64) prefetch_line(tile.next, at + i);
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVectors; v++) {
         V x = raw<F>(codes + 16 * v * kBytes);
         if constexpr (Scaled)
           x = mul(x, S == Side::keys ? load(tile.scale + w + 16 * v) : splat(tile.scale[k]));
-#pragma GCC unroll 6
+#pragma GCC unroll 9
         for (size_t r = 0; r < Rows; r++) sum[r][v] = fma(splat(a[r * lda + k]), x, sum[r][v]);
       }
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 9
     for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVectors; v++) store(c + r * ldc + w + 16 * v, sum[r][v]);
   }
 }
 
-template <Side S, Format F, bool Scaled, int Rows = kFewRows>
-void thin_rows(int rows, const ThinTile& tile, const float* a, size_t lda, float* c, size_t ldc,
+template <Side S, Format F, bool Scaled, int Rows = kPassRows>
+void thin_pass(int rows, const ThinTile& tile, const float* a, size_t lda, float* c, size_t ldc,
                const float* init) {
   if (rows == Rows) return thin<S, F, Scaled, Rows>(tile, a, lda, c, ldc, init);
-  if constexpr (Rows > 1) thin_rows<S, F, Scaled, Rows - 1>(rows, tile, a, lda, c, ldc, init);
+  if constexpr (Rows > 1) thin_pass<S, F, Scaled, Rows - 1>(rows, tile, a, lda, c, ldc, init);
+}
+
+// Up to kFewRows rows, in passes of about the same size. The first one brings the codes to L1.
+template <Side S, Format F, bool Scaled>
+void thin_rows(int rows, ThinTile tile, const float* a, size_t lda, float* c, size_t ldc, const float* init) {
+  const int passes = (rows + kPassRows - 1) / kPassRows;
+  for (int pass = 0, row = 0; pass < passes; pass++) {
+    const int end = rows * (pass + 1) / passes;
+    thin_pass<S, F, Scaled>(end - row, tile, a + size_t(row) * lda, lda, c + size_t(row) * ldc, ldc,
+                            init ? init + row : nullptr);
+    tile.next = nullptr;
+    row = end;
+  }
 }
 
 // ---------------------------------------------------------------------- one dispatch per side
 
 // How one side (keys or values) of a tile is read.
 struct Reader {
-  void (*decode)(const uint8_t* codes, const float* scale, int head_dim, float* panels);
-  void (*thin)(int rows, const ThinTile& tile, const float* a, size_t lda, float* c, size_t ldc,
-               const float* init);
+  void (*decode)(const uint8_t* codes, const uint8_t* next, const float* scale, int head_dim, float* panels);
+  void (*thin)(int rows, ThinTile tile, const float* a, size_t lda, float* c, size_t ldc, const float* init);
   float
       factor;  // thin multiplies raw codes: the scale, or a where there is none, must carry this power of two
 };
@@ -293,8 +317,8 @@ void attend(const AttentionRows& rows, const TileVisit* visits, int count, bool 
       continue;
     }
     if (decoded != visit.k) {
-      keys.decode(visit.k, visit.k_scale, HeadDim, scratch.key_panels);
-      values.decode(visit.v, visit.v_scale, HeadDim, scratch.value_panels);
+      keys.decode(visit.k, next ? next->k : nullptr, visit.k_scale, HeadDim, scratch.key_panels);
+      values.decode(visit.v, next ? next->v : nullptr, visit.v_scale, HeadDim, scratch.value_panels);
       decoded = visit.k;
     }
     many_rows<HeadDim>(rows, visit, state, scratch);

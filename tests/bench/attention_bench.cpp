@@ -60,7 +60,7 @@ void attention(benchmark::State& state, const cpu::Kernels& kernels, const char*
   };
   for (const cpu::Kernels* kernels : fast_levels())
     for (const int tokens : {256, 1})
-      for (const Heads heads : {Heads{64, 3}, Heads{128, 6}, Heads{256, 4}})
+      for (const Heads heads : {Heads{64, 3}, Heads{64, 9}, Heads{128, 6}, Heads{256, 4}})
         for (const char* profile : {"f32", "fp16", "bf16", "e4m3", "e5m2", "int8"}) {
           const std::string name = "attention/" + std::string(kernels->name) + "/" + profile +
                                    "/head_dim:" + std::to_string(heads.head_dim) +
