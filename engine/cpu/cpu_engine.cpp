@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <new>
 
 #include "engine/cpu/branches.h"
@@ -81,6 +82,20 @@ void check_group(const PromptGroup& group, int vocabulary, size_t context) {
     const auto& turns = group.branches[b].turns;
     for (size_t t = 0; t < turns.size(); t++)
       check_turn(turns[t], vocabulary, fmt::format("branch {} turn {}", b, t));
+  }
+}
+
+// A model that produces NaN or infinity has no answer that says anything about its cache. Formats differ in
+// what they make of such a value (e4m3 has no infinity, int8 neither), so a comparison would even see a
+// difference.
+void check_finite(std::span<const CacheDiagnostic> diagnostics, const std::string& model) {
+  for (const CacheDiagnostic& d : diagnostics) {
+    if (!std::isfinite(d.energy)) {
+      throw Error(ErrorKind::run,
+                  fmt::format("{}: layer {} made {} that are not finite numbers", model, d.layer,
+                              d.keys ? "keys" : "values"),
+                  "check the checkpoint: its answers mean nothing under any cache format");
+    }
   }
 }
 
@@ -216,12 +231,11 @@ void CpuEngine::run(const PromptGroup& group, const Decoding& decoding, const Pr
   const BranchLimits limits{context, options_.chunk_tokens, options_.max_branches, seconds_since(start)};
   const auto branches = run_branches(group, decoding, model_->tokenizer.get(), kernels_, forward_,
                                      *prefix.cache, prefix.sequence, limits, events, fed);
-  if (events.on_diagnostics) {
-    const auto of_prefix = prefix.sequence.diagnostics();
-    std::vector<CacheDiagnostic> sum(of_prefix.begin(), of_prefix.end());
-    for (const auto& branch : branches) add(sum, branch);
-    events.on_diagnostics(sum);
-  }
+  const auto of_prefix = prefix.sequence.diagnostics();
+  std::vector<CacheDiagnostic> sum(of_prefix.begin(), of_prefix.end());
+  for (const auto& branch : branches) add(sum, branch);
+  check_finite(sum, model_->name);
+  if (events.on_diagnostics) events.on_diagnostics(sum);
 } catch (const std::bad_alloc&) {
   throw Error(ErrorKind::run,
               fmt::format("out of memory with {} tokens under profile '{}'", group.prefix.tokens.size(),

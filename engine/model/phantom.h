@@ -28,7 +28,7 @@ namespace kveval {
 struct PhantomOptions {
   // Dose: length of a component that every layer-1 key carries and no query sees. It holds no information and
   // eats the format's precision; without it keys have length 1.
-  double kappa = 60;
+  double kappa = 80;
   // Sharpness: a perfect match scores beta nats above an orthogonal key.
   double beta = 160;
   // Every value carries the same vector of length rho and every embedding's output part its negative, so that

@@ -374,6 +374,24 @@ TEST(CpuEngine, WhatDoesNotFitIsAnErrorReplyNeverAnAnswer) {
   }
 }
 
+TEST(CpuEngine, AModelThatMakesNanHasNoAnswers) {
+  Random random(23);
+  const ModelConfig config = small_config(random);
+  Model broken = random_model(config, 23);
+  broken.weights.layers[1].k.values[5] = NAN;
+  const auto engine = make_cpu_engine(std::make_shared<Model>(broken));
+  const PromptGroup group = mixed_group(random, config, 40);
+  for (const char* profile : {"f32", "fp16", "e4m3", "int8"}) {
+    try {
+      run(*engine, group, parse_profile(profile));
+      FAIL() << profile << " ran";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind, ErrorKind::run);
+      EXPECT_NE(std::string(error.what()).find("layer 1"), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(CpuEngine, RefusesWhatCannotBeRun) {
   Random random(21);
   const ModelConfig config = small_config(random);
