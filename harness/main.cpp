@@ -59,7 +59,8 @@ int run_program(int argc, char** argv) {
 
   CLI::App app("kveval: is this quantized KV cache safe for long-context answers?", "kveval");
   app.fallthrough();
-  app.require_subcommand(1);
+  // Not required by CLI11, which would then call an unknown verb a missing one.
+  app.require_subcommand(0, 1);
   app.set_version_flag("--version", fmt::format("kveval {}", kveval::build::kVersion));
   app.add_option("--db", context.db, "database of results")->envname("KVEVAL_DB")->capture_default_str();
   app.add_flag("-q,--quiet", context.quiet, "no progress, no advice: data only");
@@ -77,6 +78,10 @@ int run_program(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) { return app.exit(help); } catch (const CLI::ParseError& error) {
     return fail(kUsage, error.what(), "'kveval --help' and 'kveval VERB --help' list what there is");
+  }
+  if (app.get_subcommands().empty()) {
+    return fail(kUsage, "say what to do: run, resume, list, show, compare or report",
+                "'kveval --help' explains them");
   }
   return context.exit_code;
 }

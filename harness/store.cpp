@@ -90,20 +90,19 @@ SQLite::Database open_file(const fs::path& path, Store::Mode mode, int patience_
     throw Error(ErrorKind::bad_file, fmt::format("'{}' is a folder, not a database", path.string()),
                 "name a file with --db");
   }
-  if (mode == Store::Mode::read_only) {
-    if (!fs::exists(path, ignored)) {
-      throw Error(ErrorKind::bad_file, fmt::format("there is no database '{}'", path.string()),
-                  "start a run with 'kveval run niah', or name another file with --db");
-    }
-    return open_for_reading(path, patience_ms);
+  if (mode != Store::Mode::read_write && !fs::exists(path, ignored)) {
+    throw Error(ErrorKind::bad_file, fmt::format("there is no database '{}'", path.string()),
+                "start a run with 'kveval run niah', or name another file with --db");
   }
+  if (mode == Store::Mode::read_only) return open_for_reading(path, patience_ms);
   const fs::path folder = path.parent_path();
   if (!folder.empty() && !fs::is_directory(folder, ignored)) {
     throw Error(ErrorKind::bad_file,
                 fmt::format("cannot create '{}': there is no folder '{}'", path.string(), folder.string()),
                 "create the folder, or name another file with --db");
   }
-  return SQLite::Database(path.string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, patience_ms);
+  const int create = mode == Store::Mode::read_write ? SQLite::OPEN_CREATE : 0;
+  return SQLite::Database(path.string(), SQLite::OPEN_READWRITE | create, patience_ms);
 }
 
 // Identifies the file, creating or migrating it where the mode allows.
@@ -111,7 +110,7 @@ void identify(SQLite::Database& database, const fs::path& path, Store::Mode mode
   const bool empty = database.execAndGet("SELECT count(*) FROM sqlite_schema").getInt() == 0;
   const int application = database.execAndGet("PRAGMA application_id").getInt();
   if (empty && application == 0) {
-    if (mode == Store::Mode::read_only) {
+    if (mode != Store::Mode::read_write) {
       throw Error(ErrorKind::bad_file, fmt::format("the database '{}' is empty", path.string()),
                   "start a run with 'kveval run niah', or name another file with --db");
     }
@@ -155,7 +154,7 @@ SQLite::Database open_store_file(const fs::path& path, Store::Mode mode, int pat
   harden(database.getHandle(), mode == Store::Mode::read_only);
   database.exec("PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0");
   identify(database, path, mode);
-  if (mode == Store::Mode::read_write) {
+  if (mode != Store::Mode::read_only) {
     if (sqlite3_db_readonly(database.getHandle(), "main") == 1) {
       throw Error(ErrorKind::bad_file, fmt::format("'{}' is read-only", path.string()),
                   "make it writable, or name another file with --db");

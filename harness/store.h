@@ -134,7 +134,11 @@ struct SampleView {
 
 class Store {
  public:
-  enum class Mode { read_only, read_write };  // read_write creates and migrates
+  enum class Mode {
+    read_only,
+    update,      // writes and migrates a database that is there
+    read_write,  // and creates one that is not
+  };
   // Throws Error{bad_file}: not SQLite, not a kveval database, written by a newer kveval, locked, unwritable
   // folder. Everything below throws Error{bad_file} for a damaged file and Error{run} for a full disk or a
   // lock that another process holds for longer than `patience`.

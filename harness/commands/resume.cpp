@@ -33,7 +33,7 @@ void note_other_version(const RunRecord& run, const Environment& environment, co
 }
 
 void resume_command(const ResumeOptions& options, const Context& context) {
-  Store store = open_store(context, Store::Mode::read_write);
+  Store store = open_store(context, Store::Mode::update);
   const Environment environment = this_environment(context.argv);
   const RunRecord run = find_resumable(store, options.run, environment, now_ms());
   note_other_version(run, environment, context);
@@ -45,7 +45,7 @@ void resume_command(const ResumeOptions& options, const Context& context) {
   const Plan plan = make_plan(suite, plan_arms(config.profiles, *engine), *engine);
   const std::vector<ArmRecord> arms = store.arms(run.id);
   check_arms(run, arms, plan);
-  print_plan(plan, engine->describe(), context);
+  if (!context.quiet) print_plan(plan, engine->describe(), stderr);
 
   store.claim(run.id, environment.pid, now_ms());
   carry_out(store, run.id, arms, plan, *engine, context);

@@ -25,7 +25,7 @@ struct RunOptions {
   std::string suite = "niah";
   std::string model = "phantom";
   std::string profiles = "fp16,int8,e4m3,e5m2";
-  std::string lengths;  // empty: the suite's
+  std::optional<std::string> lengths;
   std::optional<int> haystacks, needles;
   std::optional<uint64_t> seed;
   std::vector<std::string> haystack_files;
@@ -48,7 +48,7 @@ Suite chosen_suite(const RunOptions& options) {
   Suite suite = load_suite(options.suite);
   if (options.seed) suite.seed = *options.seed;
   for (Family& family : suite.families) {
-    if (!options.lengths.empty()) family.lengths = parse_lengths(options.lengths);
+    if (options.lengths) family.lengths = parse_lengths(*options.lengths);
     if (options.haystacks) family.haystacks = *options.haystacks;
     if (!options.needles && options.haystack_files.empty()) continue;
     nlohmann::json parameters = nlohmann::json::parse(family.parameters);
@@ -75,12 +75,26 @@ std::vector<Profile> chosen_profiles(const RunOptions& options) {
   return profiles;
 }
 
+// CLI11 reads -1 as the largest unsigned number.
+CLI::Validator digits_only() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const bool whole = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+        return whole ? std::string() : fmt::format("'{}' is no whole number from 0 to 2^64 - 1", text);
+      },
+      "UINT");
+}
+
 void run_command(const RunOptions& options, const Context& context) {
   // What costs nothing to check comes first, the model's weights last.
   const Suite suite = chosen_suite(options);
   std::vector<Profile> profiles = chosen_profiles(options);
+  // A database that is there is opened before the model is loaded, a new one created only once the run can
+  // begin.
   std::optional<Store> store;
-  if (!options.dry_run) store.emplace(open_store(context, Store::Mode::read_write));
+  if (!options.dry_run && std::filesystem::exists(context.db)) {
+    store.emplace(open_store(context, Store::Mode::read_write));
+  }
   const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine);
   const EngineInfo info = engine->describe();
 
@@ -96,8 +110,9 @@ void run_command(const RunOptions& options, const Context& context) {
     profile = engine->resolve(profile, calibration);
   }
   const Plan plan = make_plan(suite, plan_arms(profiles, *engine), *engine);
-  print_plan(plan, info, context);
-  if (options.dry_run) return;
+  if (options.dry_run) return print_plan(plan, info, stdout);
+  if (!store) store.emplace(open_store(context, Store::Mode::read_write));
+  if (!context.quiet) print_plan(plan, info, stderr);
   if (context.interrupts != nullptr && context.interrupts->load() > 0) {
     throw Error(ErrorKind::cancelled, "interrupted before the run began");
   }
@@ -129,7 +144,8 @@ void add_run_command(CLI::App& app, Context& context) {
       ->check(CLI::Range(1, 100000));
   command->add_option("--needles", options->needles, "needles, and so questions, per haystack");
   command->add_option("--seed", options->seed, "seed of every haystack (default: the suite's)")
-      ->envname("KVEVAL_SEED");
+      ->envname("KVEVAL_SEED")
+      ->check(digits_only());
   command->add_option("--haystack", options->haystack_files, "text files to hide the needles in")
       ->type_name("FILE");
   command

@@ -79,12 +79,11 @@ std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettin
   return make_cpu_engine(load_model(model), options);
 }
 
-void print_plan(const Plan& plan, const EngineInfo& engine, const Context& context) {
-  if (context.quiet) return;
-  fmt::print(stderr, "model    {} ({} layers, {} tokens of context, {}, {}, {} threads)\n", engine.model,
+void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
+  fmt::print(stream, "model    {} ({} layers, {} tokens of context, {}, {}, {} threads)\n", engine.model,
              engine.layers, engine.context, engine.compute, engine.simd, engine.threads);
   for (const PlannedArm& arm : plan.arms) {
-    fmt::print(stderr, "profile  {:<12} {:>7.0f} bytes a token of cache{}\n", arm.name,
+    fmt::print(stream, "profile  {:<12} {:>7.0f} bytes a token of cache{}\n", arm.name,
                arm.cache_bytes_per_token, arm.baseline ? ", the baseline" : "");
   }
   TextTable table({{"task", Align::left},
@@ -104,8 +103,8 @@ void print_plan(const Plan& plan, const EngineInfo& engine, const Context& conte
                std::to_string(cell.haystacks * cell.samples_per_haystack), format_duration(seconds),
                format_bytes(double(bytes))});
   }
-  fmt::print(stderr, "{}", table.text());
-  fmt::print(stderr, "estimate {} groups, {} answers, about {}, up to {} of cache\n", plan.groups.size(),
+  fmt::print(stream, "{}", table.text());
+  fmt::print(stream, "estimate {} groups, {} answers, about {}, up to {} of cache\n", plan.groups.size(),
              plan.samples() * static_cast<int>(plan.arms.size()), format_duration(plan.seconds()),
              format_bytes(double(plan.cache_bytes())));
 }

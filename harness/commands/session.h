@@ -1,6 +1,7 @@
 // What `run` and `resume` share: an engine for a model, and a plan carried out with progress and a summary.
 #pragma once
 
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,8 +28,8 @@ void add_engine_options(CLI::App& command, EngineSettings& settings);
 
 std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettings& settings);
 
-// Cells, arms, time and memory, on stderr.
-void print_plan(const Plan& plan, const EngineInfo& engine, const Context& context);
+// Cells, arms, time and memory.
+void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream);
 
 // Runs what is missing, then prints the results on stdout and what to do next on stderr. Throws Error{run}
 // when more than a tenth of the samples are errors.

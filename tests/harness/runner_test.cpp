@@ -294,7 +294,7 @@ std::string begin(const fs::path& path, FakeScript script, const RunHooks& hooks
 // What `kveval resume` does, from the stored configuration alone.
 void resume(const fs::path& path, size_t* calls = nullptr) {
   FakeEngine engine(run_script());
-  Store store(path, Store::Mode::read_write);
+  Store store(path, Store::Mode::update);
   Environment environment = this_environment({"kveval", "resume"});
   const RunRecord run = find_resumable(store, "", environment, now_ms());
   const RunConfig config = config_of(run);

@@ -438,7 +438,7 @@ std::string read(const fs::path& path) {
 }
 
 void expect_refused(const fs::path& path, const std::string& words) {
-  for (const Store::Mode mode : {Store::Mode::read_only, Store::Mode::read_write}) {
+  for (const Store::Mode mode : {Store::Mode::read_only, Store::Mode::update, Store::Mode::read_write}) {
     const Error error = error_of([&] { Store(path, mode, kImpatient); });
     EXPECT_EQ(error.kind, ErrorKind::bad_file) << error.what();
     EXPECT_THAT(error.what(), HasSubstr(words));
@@ -526,9 +526,11 @@ TEST(StoreRefuses, ADamagedFile) {
 
 TEST(StoreRefuses, AMissingFileOrFolder) {
   const TempFolder folder;
-  const Error missing = error_of([&] { Store(folder / "none.db", Store::Mode::read_only); });
-  EXPECT_EQ(missing.kind, ErrorKind::bad_file);
-  EXPECT_THAT(missing.what(), HasSubstr("there is no database"));
+  for (const Store::Mode mode : {Store::Mode::read_only, Store::Mode::update}) {
+    const Error missing = error_of([&] { Store(folder / "none.db", mode); });
+    EXPECT_EQ(missing.kind, ErrorKind::bad_file);
+    EXPECT_THAT(missing.what(), HasSubstr("there is no database"));
+  }
   const Error no_folder = error_of([&] { Store(folder / "a/b.db", Store::Mode::read_write); });
   EXPECT_EQ(no_folder.kind, ErrorKind::bad_file);
   EXPECT_THAT(no_folder.what(), HasSubstr("there is no folder"));
