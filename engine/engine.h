@@ -27,7 +27,7 @@ enum class Ask {
 
 struct Turn {
   Tokens tokens;     // appended to everything before it
-  std::string text;  // the same as text, for engines without token input
+  std::string text;  // the same as tokens, for engines without token input
   Ask ask = Ask::nothing;
   Tokens target;  // what to score (Ask::score)
 };
@@ -72,8 +72,8 @@ struct Reply {
   Timing timing;
 };
 
-// What encoding one part (keys or values) of one KV head of one layer did to the numbers. Sums run over the
-// elements in token order per branch, branches in order, so they do not depend on batching.
+// What encoding one part (keys or values) of one KV head of one layer did to the numbers. A row is summed in
+// 16 float32 lanes, rows in float64 in token order, branches in order: no sum depends on batching.
 struct CacheDiagnostic {
   int layer = 0;
   int kv_head = 0;
@@ -103,9 +103,8 @@ struct EngineInfo {
   int context = 0;         // longest sequence, tokens
   int vocabulary = 0;
   int layers = 0;
-  int kv_heads = 0;                      // of layer 0, for display
   const Tokenizer* tokenizer = nullptr;  // null: the engine takes text only
-  int concurrency = 1;                   // branches advanced together
+  int concurrency = 0;                   // most branches advanced together; 0: all of a group
   std::string compute;                   // "float32": results of different compute types are never compared
   std::string simd;                      // for information: never changes results
   int threads = 1;                       // for information: never changes results

@@ -381,6 +381,4 @@ const char* name_of(Format format) { return name_in(kFormats, format); }
 const char* name_of(ScaleAxis axis) { return name_in(kAxes, axis); }
 const char* name_of(CacheMode mode) { return name_in(kModes, mode); }
 
-size_t bytes_per_element(Format format) { return kv::code_bytes(format); }
-
 }  // namespace kveval

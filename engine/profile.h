@@ -70,6 +70,5 @@ std::string profile_hash(const Profile& profile);  // XXH3-128 of to_json, 32 he
 const char* name_of(Format format);
 const char* name_of(ScaleAxis axis);
 const char* name_of(CacheMode mode);
-size_t bytes_per_element(Format format);
 
 }  // namespace kveval

@@ -85,16 +85,23 @@ void check_group(const PromptGroup& group, int vocabulary, size_t context) {
   }
 }
 
-// A model that produces NaN or infinity has no answer that says anything about its cache. Formats differ in
-// what they make of such a value (e4m3 has no infinity, int8 neither), so a comparison would even see a
-// difference.
-void check_finite(std::span<const CacheDiagnostic> diagnostics, const std::string& model) {
+// A model that produces NaN or infinity has no answer that says anything about its cache, and formats differ
+// in what they make of such a value. One that only overflows its format (fp16 ends at 65504) fails as it
+// would in a server, but with the reason.
+void check_finite(std::span<const CacheDiagnostic> diagnostics, const Profile& profile,
+                  const std::string& model) {
   for (const CacheDiagnostic& d : diagnostics) {
+    const char* part = d.keys ? "keys" : "values";
     if (!std::isfinite(d.energy)) {
       throw Error(ErrorKind::run,
-                  fmt::format("{}: layer {} made {} that are not finite numbers", model, d.layer,
-                              d.keys ? "keys" : "values"),
+                  fmt::format("{}: layer {} made {} that are not finite numbers", model, d.layer, part),
                   "check the checkpoint: its answers mean nothing under any cache format");
+    }
+    if (!std::isfinite(d.error_energy)) {
+      throw Error(ErrorKind::run,
+                  fmt::format("profile '{}' overflows: {} of layer {} of {} reach {}", canonical(profile),
+                              part, d.layer, model, d.absolute_max),
+                  "leave the profile out, or keep the layer in another format");
     }
   }
 }
@@ -135,7 +142,6 @@ class CpuEngine final : public Engine {
     info.context = config.context;
     info.vocabulary = config.vocabulary;
     info.layers = int(config.layers.size());
-    info.kv_heads = config.layers[0].kv_heads;
     info.tokenizer = model_->tokenizer.get();
     info.concurrency = options_.max_branches;
     info.compute = "float32";
@@ -217,6 +223,10 @@ void CpuEngine::run(const PromptGroup& group, const Decoding& decoding, const Pr
   check(profile);
   const size_t context = size_t(model_->config.context);
   check_group(group, model_->config.vocabulary, context);
+  if (decoding.max_tokens < 1) {
+    throw Error(ErrorKind::usage,
+                fmt::format("answers of at most {} tokens: allow at least 1", decoding.max_tokens));
+  }
 
   uint64_t done = 0;
   const Fed fed = [&](size_t tokens) {
@@ -234,7 +244,7 @@ void CpuEngine::run(const PromptGroup& group, const Decoding& decoding, const Pr
   const auto of_prefix = prefix.sequence.diagnostics();
   std::vector<CacheDiagnostic> sum(of_prefix.begin(), of_prefix.end());
   for (const auto& branch : branches) add(sum, branch);
-  check_finite(sum, model_->name);
+  check_finite(sum, profile, model_->name);
   if (events.on_diagnostics) events.on_diagnostics(sum);
 } catch (const std::bad_alloc&) {
   throw Error(ErrorKind::run,
@@ -274,7 +284,7 @@ Profile CpuEngine::resolve(const Profile& profile, std::span<const Tokens> calib
   return resolved;
 }
 
-// Multiply-adds of one large product a second, measured once: what estimates are made of.
+// Floating-point operations a second of one large product, measured once: what estimates are made of.
 double CpuEngine::flops_per_second() const {
   if (flops_per_second_ > 0) return flops_per_second_;
   constexpr int kSide = 512;
@@ -304,19 +314,23 @@ Estimate CpuEngine::estimate(const GroupShape& shape, const Profile& profile) co
     if (!last) flops += per_key * prefix * std::min(window, prefix / 2);
     flops += per_key * asked * std::min(window, prefix);
   }
-  // Measured on the phantom at 8K to 128K: norms, encoding and short products cost about as much again as the
-  // FLOPs.
+  // Measured on the phantom at 8K to 128K: norms, encoding and short products add about 60 % to the large
+  // ones.
   constexpr double kOverhead = 1.6;
   Estimate estimate;
   estimate.seconds = flops / flops_per_second() * kOverhead;
-  const auto bytes = [&](size_t tokens) {
-    return kv::bytes_for(shapes_, profile, options_.page_tokens, tokens, size_t(options_.chunk_tokens));
+  const auto bytes_under = [&](const Profile& p, size_t tokens) {
+    return kv::bytes_for(shapes_, p, options_.page_tokens, tokens, size_t(options_.chunk_tokens));
   };
+  const auto bytes = [&](size_t tokens) { return bytes_under(profile, tokens); };
   const size_t together =
       options_.max_branches > 0 ? std::min(shape.branches, size_t(options_.max_branches)) : shape.branches;
   estimate.cache_bytes =
       bytes(shape.prefix_tokens) +
       together * bytes(std::min(shape.prefix_tokens, size_t(options_.page_tokens)) + shape.branch_tokens);
+  if (profile.mode == CacheMode::transcode) {  // the fp16 prefix stays for the group's other profiles
+    estimate.cache_bytes += bytes_under(parse_profile("fp16"), shape.prefix_tokens);
+  }
   return estimate;
 }
 

@@ -33,7 +33,6 @@ struct Kernels {
   void (*rope_halves)(float* x, const float* cos, const float* sin, int head_dim);
   void (*rope_interleaved)(float* x, const float* cos, const float* sin, int head_dim);
   void (*add)(float* x, const float* y, size_t n);                // x += y
-  void (*scale)(float* x, float s, size_t n);                     // x *= s
   void (*silu_multiply)(float* gate, const float* up, size_t n);  // gate = gate * sigmoid(gate) * up
   // The largest x, and the sum over 16 lanes of exp(x - largest).
   void (*exp_sum)(const float* x, size_t n, float* largest, float* sum);

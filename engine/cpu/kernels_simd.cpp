@@ -13,7 +13,6 @@ const cpu::Kernels kernels = {
     .rope_halves = rope_halves,
     .rope_interleaved = rope_interleaved,
     .add = add,
-    .scale = scale,
     .silu_multiply = silu_multiply,
     .exp_sum = exp_sum,
     .argmax = argmax,

@@ -15,7 +15,6 @@ void rms_norm(const float* x, const float* weight, int n, float epsilon, float* 
 void rope_halves(float* x, const float* cos, const float* sin, int head_dim);
 void rope_interleaved(float* x, const float* cos, const float* sin, int head_dim);
 void add(float* x, const float* y, size_t n);
-void scale(float* x, float s, size_t n);
 void silu_multiply(float* gate, const float* up, size_t n);
 void exp_sum(const float* x, size_t n, float* largest, float* sum);
 int argmax(const float* x, size_t n);

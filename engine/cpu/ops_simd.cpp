@@ -55,10 +55,6 @@ void add(float* x, const float* y, size_t n) {
   for (size_t i = 0; i < n; i++) x[i] += y[i];
 }
 
-void scale(float* x, float s, size_t n) {
-  for (size_t i = 0; i < n; i++) x[i] *= s;
-}
-
 namespace {
 
 V silu(V gate) {

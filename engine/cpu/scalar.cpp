@@ -103,10 +103,6 @@ void add(float* x, const float* y, size_t n) {
   for (size_t i = 0; i < n; i++) x[i] += y[i];
 }
 
-void scale(float* x, float s, size_t n) {
-  for (size_t i = 0; i < n; i++) x[i] *= s;
-}
-
 void silu_multiply(float* gate, const float* up, size_t n) {
   for (size_t i = 0; i < n; i++) {
     const float power = std::min(gate[i] * -kLog2E, cpu::kExp2Highest);
@@ -207,7 +203,6 @@ const cpu::Kernels kernels = {
     .rope_halves = rope_halves,
     .rope_interleaved = rope_interleaved,
     .add = add,
-    .scale = scale,
     .silu_multiply = silu_multiply,
     .exp_sum = exp_sum,
     .argmax = argmax,

@@ -147,9 +147,9 @@ inline constexpr size_t kCodeBytes = F == Format::f32                         ? 
                                                                               : 1;
 
 // raw<F>() * kRawFactor<F> is what the codes mean. E4M3 bits placed in a half give value / 256, exactly, for
-// every code but NaN (0x7f, 0xff), which no encoder emits; the factor is a power of two, so a caller may put
-// it anywhere (into a scale, into the other operand) and every product keeps its bits. E5M2 is the upper byte
-// of a half.
+// every code but NaN (0x7f, 0xff): those read as 480 here, but a cache that holds one is refused
+// (check_finite in cpu_engine.cpp). The factor is a power of two, so a caller may put it anywhere (into a
+// scale, into the other operand) and every product keeps its bits. E5M2 is the upper byte of a half.
 template <Format F>
 inline constexpr float kRawFactor = F == Format::e4m3 ? 256.f : 1.f;
 

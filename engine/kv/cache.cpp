@@ -47,7 +47,7 @@ float absolute_max(const float* x, int n) {
 
 // The first `rows` positions of a page, into a page of zeros.
 void copy_rows(const PageLayout& layout, const uint8_t* from, uint8_t* to, size_t rows) {
-  const size_t k_bytes = bytes_per_element(layout.k_format), v_bytes = bytes_per_element(layout.v_format);
+  const size_t k_bytes = code_bytes(layout.k_format), v_bytes = code_bytes(layout.v_format);
   const size_t head_dim = size_t(layout.head_dim);
   for (int head = 0; head < layout.kv_heads; head++) {
     for (size_t tile = 0; tile * kTile < rows; tile++) {
@@ -66,7 +66,7 @@ void copy_rows(const PageLayout& layout, const uint8_t* from, uint8_t* to, size_
 
 // Zero value codes and scales from position `rows` on; keys there are never used unmasked.
 void clear_values(const PageLayout& layout, uint8_t* page, size_t rows) {
-  const size_t row_bytes = size_t(layout.head_dim) * bytes_per_element(layout.v_format);
+  const size_t row_bytes = size_t(layout.head_dim) * code_bytes(layout.v_format);
   for (int head = 0; head < layout.kv_heads; head++) {
     for (size_t tile = rows / kTile; tile < size_t(layout.tiles_per_page()); tile++) {
       const size_t first = rows > tile * kTile ? rows - tile * kTile : 0;
@@ -318,7 +318,7 @@ void Cache::encode_row(const Layer& layer, uint8_t* tile, size_t row, const floa
     diagnostic.error_energy += double(stats.error_energy);
     diagnostic.energy += double(stats.energy);
   };
-  const size_t k_bytes = bytes_per_element(layout.k_format), v_bytes = bytes_per_element(layout.v_format);
+  const size_t k_bytes = code_bytes(layout.k_format), v_bytes = code_bytes(layout.v_format);
   encode_part(k, layout.k_format, layout.k_axis, layout.k_static, tile + layout.k_scales_at,
               tile + row * k_bytes, kTile, diagnostics[0]);
   encode_part(v, layout.v_format, layout.v_axis, layout.v_static, tile + layout.v_scales_at,
@@ -390,9 +390,9 @@ Sequence Cache::transcode(const Sequence& source) {
         const size_t page = p / page_tokens_, row = p % kTile;
         const int tile_in_page = int(p % page_tokens_ / kTile);
         const Tile tile = old.layout.tile(source.tables_[i].codes[page], head, tile_in_page);
-        scalar::decode_row(old.layout.k_format, tile.k + row * bytes_per_element(old.layout.k_format), kTile,
+        scalar::decode_row(old.layout.k_format, tile.k + row * code_bytes(old.layout.k_format), kTile,
                            int(n), tile.k_scale ? tile.k_scale[row] : 1.0f, k.data());
-        scalar::decode_row(old.layout.v_format, tile.v + row * n * bytes_per_element(old.layout.v_format), 1,
+        scalar::decode_row(old.layout.v_format, tile.v + row * n * code_bytes(old.layout.v_format), 1,
                            int(n), tile.v_scale ? tile.v_scale[row] : 1.0f, v.data());
         encode_row(layer, sequence.tables_[i].pages[page]->codes() + layer.layout.tile_at(head, tile_in_page),
                    row, k.data(), v.data(),

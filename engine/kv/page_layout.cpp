@@ -51,9 +51,9 @@ PageLayout page_layout(const LayerShape& shape, const Profile& profile, int laye
   layout.k_axis = k.scale;
   layout.v_axis = v.scale;
   const size_t elements = size_t(kTileTokens) * size_t(shape.head_dim);
-  layout.k_scales_at = elements * bytes_per_element(k.format);
+  layout.k_scales_at = elements * code_bytes(k.format);
   layout.v_at = layout.k_scales_at + scale_bytes(k.scale);
-  layout.v_scales_at = layout.v_at + elements * bytes_per_element(v.format);
+  layout.v_scales_at = layout.v_at + elements * code_bytes(v.format);
   layout.tile_bytes = layout.v_scales_at + scale_bytes(v.scale);
   layout.page_bytes = layout.tile_bytes * size_t(layout.tiles_per_page()) * size_t(shape.kv_heads);
   return layout;

@@ -12,8 +12,10 @@ namespace kveval {
 std::shared_ptr<const Model> load_model(std::string_view specification) {
   if (specification.substr(0, specification.find(':')) == "phantom") {
     const PhantomOptions options = parse_phantom(specification);
-    return std::make_shared<const Model>(
+    auto model = std::make_shared<const Model>(
         build_phantom(options, make_sentencepiece_tokenizer(embedded::engine_model_phantom_tokenizer_model)));
+    check_shapes(*model);
+    return model;
   }
   throw Error(ErrorKind::usage, fmt::format("unknown model '{}'; this build knows: phantom", specification),
               "--model phantom, or with options: --model phantom:kappa=80,seed=3");

@@ -253,7 +253,7 @@ class Pair {
                          const std::vector<std::vector<float>>& v, size_t first, size_t* wrong,
                          size_t* tails) {
     const size_t n = size_t(layout.head_dim);
-    const size_t k_bytes = bytes_per_element(layout.k_format), v_bytes = bytes_per_element(layout.v_format);
+    const size_t k_bytes = code_bytes(layout.k_format), v_bytes = code_bytes(layout.v_format);
     ASSERT_EQ(tile.k_scale == nullptr, layout.k_axis == ScaleAxis::none);
     ASSERT_EQ(tile.v_scale == nullptr, layout.v_axis == ScaleAxis::none);
     for (size_t row = 0; row < 64; row++) {

@@ -87,7 +87,7 @@ TEST(Cache, a_truncated_fork_never_sees_the_parents_later_rows) {
             const Tile tile = layout.tile(fork.pages(int(layer))[0], head, int(row / 64));
             for (size_t d = 0; d < size_t(layout.head_dim); d++) {
               const uint8_t* code =
-                  tile.v + (row % 64 * size_t(layout.head_dim) + d) * bytes_per_element(layout.v_format);
+                  tile.v + (row % 64 * size_t(layout.head_dim) + d) * code_bytes(layout.v_format);
               const float scale = tile.v_scale ? tile.v_scale[row % 64] : 1.0f;
               ASSERT_EQ(decode(layout.v_format, code) * scale, 0.0f) << name << " row " << row;
             }
@@ -97,7 +97,7 @@ TEST(Cache, a_truncated_fork_never_sees_the_parents_later_rows) {
       // The parent still reads its own.
       const PageLayout& layout = cache.layout(0);
       const Tile tile = layout.tile(pair.sequences[0].pages(0)[0], 0, 1);
-      const float last = decode(layout.v_format, tile.v + 63 * 16 * bytes_per_element(layout.v_format));
+      const float last = decode(layout.v_format, tile.v + 63 * 16 * code_bytes(layout.v_format));
       EXPECT_EQ(std::isnan(last), layout.v_format != Format::int8) << name;
     }
   }
@@ -150,8 +150,8 @@ std::vector<uint8_t> all_bytes(const Cache& cache, const Sequence& sequence) {
   };
   for (size_t layer = 0; layer < kLayers.size(); layer++) {
     const PageLayout& layout = cache.layout(int(layer));
-    const size_t n = size_t(layout.head_dim), k_bytes = bytes_per_element(layout.k_format),
-                 v_bytes = bytes_per_element(layout.v_format), page_tokens = size_t(layout.page_tokens);
+    const size_t n = size_t(layout.head_dim), k_bytes = code_bytes(layout.k_format),
+                 v_bytes = code_bytes(layout.v_format), page_tokens = size_t(layout.page_tokens);
     for (int head = 0; head < layout.kv_heads; head++) {
       for (size_t p = 0; p < sequence.length(); p++) {
         const Tile tile =

@@ -392,6 +392,24 @@ TEST(CpuEngine, AModelThatMakesNanHasNoAnswers) {
   }
 }
 
+// Values beyond 65504 are infinite in fp16 and fine in bf16: the error names the format, not the checkpoint.
+TEST(CpuEngine, AFormatThatOverflowsIsNamed) {
+  Random random(25);
+  const ModelConfig config = small_config(random);
+  Model loud = random_model(config, 25);
+  for (float& weight : loud.weights.layers[0].v.values) weight *= 1e6f;
+  const auto engine = make_cpu_engine(std::make_shared<Model>(loud));
+  const PromptGroup group = mixed_group(random, config, 40);
+  EXPECT_NO_THROW(run(*engine, group, parse_profile("bf16")));
+  try {
+    run(*engine, group, parse_profile("fp16"));
+    FAIL() << "ran";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'fp16' overflows: values of layer 0"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(CpuEngine, RefusesWhatCannotBeRun) {
   Random random(21);
   const ModelConfig config = small_config(random);
@@ -413,6 +431,7 @@ TEST(CpuEngine, RefusesWhatCannotBeRun) {
   group.branches.clear();
   EXPECT_NE(refused(group, "fp16,skip-layers=7").find("layer 7"), std::string::npos);
   EXPECT_NE(refused(group, "int8-tensor"), "ran");
+  EXPECT_THROW(run(*engine, group, parse_profile("fp16"), 0), Error);
   EXPECT_THROW(make_cpu_engine(model, {.page_tokens = 96}), Error);
   EXPECT_THROW(make_cpu_engine(model, {.chunk_tokens = 0}), Error);
   EXPECT_THROW(make_cpu_engine(model, {.threads = -1}), Error);

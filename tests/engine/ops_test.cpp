@@ -78,17 +78,13 @@ TEST_P(Ops, RopeTurnsPairs) {
   }
 }
 
-TEST_P(Ops, AddAndScale) {
+TEST_P(Ops, Add) {
   Random random(3);
   for (const size_t n : {1u, 16u, 37u, 500u}) {
     const auto x = random_values(random, n, 1), y = random_values(random, n, 1);
-    std::vector<float> sum = x, product = x;
+    std::vector<float> sum = x;
     kernels_->add(sum.data(), y.data(), n);
-    kernels_->scale(product.data(), 0.3f, n);
-    for (size_t i = 0; i < n; i++) {
-      EXPECT_EQ(bits(sum[i]), bits(x[i] + y[i]));
-      EXPECT_EQ(bits(product[i]), bits(x[i] * 0.3f));
-    }
+    for (size_t i = 0; i < n; i++) EXPECT_EQ(bits(sum[i]), bits(x[i] + y[i]));
   }
 }
 
