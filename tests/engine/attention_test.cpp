@@ -45,7 +45,7 @@ const T& pick(Random& random, const std::vector<T>& from) {
 CachePart random_part(Random& random) {
   CachePart part;
   part.format = kFormats[random.below(6)];
-  const bool eight_bits = bytes_per_element(part.format) == 1;
+  const bool eight_bits = kv::code_bytes(part.format) == 1;
   part.scale = !eight_bits                   ? ScaleAxis::none
                : part.format == Format::int8 ? kAxes[1 + random.below(2)]
                                              : kAxes[random.below(3)];

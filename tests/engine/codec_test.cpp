@@ -105,9 +105,9 @@ std::vector<Table> tables() {
 uint32_t code_of(Format format, float x) {
   uint8_t bytes[4] = {0xAA, 0xAA, 0xAA, 0xAA};
   encode(format, x, bytes);
-  for (size_t i = bytes_per_element(format); i < 4; i++) EXPECT_EQ(bytes[i], 0xAA) << "wrote past the code";
+  for (size_t i = kv::code_bytes(format); i < 4; i++) EXPECT_EQ(bytes[i], 0xAA) << "wrote past the code";
   uint32_t code = 0;
-  for (size_t i = bytes_per_element(format); i-- > 0;) code = code << 8 | bytes[i];
+  for (size_t i = kv::code_bytes(format); i-- > 0;) code = code << 8 | bytes[i];
   return code;
 }
 

@@ -76,7 +76,7 @@ struct Result {
 };
 
 Result run(EncodeRow encode_row, Format format, const std::vector<float>& x, float scale, size_t stride) {
-  const size_t bytes = bytes_per_element(format);
+  const size_t bytes = kv::code_bytes(format);
   Result result{std::vector<uint8_t>(x.size() * stride * bytes + bytes, 0xA5), {}};
   result.stats.clipped = 99;  // to be overwritten, not added to
   encode_row(format, x.data(), int(x.size()), scale, result.codes.data(), stride, &result.stats);
@@ -141,7 +141,7 @@ TEST(EncodeRow, scalar_is_the_definition) {
       std::vector<float> x(64);
       for (float& value : x) value = float(random.normal()) * (repeat % 2 ? 1.0f : 300.0f);
       const float scale = repeat % 3 ? 1.0f : 0.37f;
-      const size_t stride = 1 + random.below(4), bytes = bytes_per_element(format);
+      const size_t stride = 1 + random.below(4), bytes = kv::code_bytes(format);
       const Result result = run(scalar::encode_row, format, x, scale, stride);
       RowStats expected;
       double error_energy = 0, energy = 0;
@@ -190,7 +190,7 @@ TEST(EncodeRow, decode_row_reads_what_was_written) {
     const Result result = run(scalar::encode_row, format, x, 0.01f, 5);
     scalar::decode_row(format, result.codes.data(), 5, int(x.size()), 0.01f, back.data());
     for (size_t i = 0; i < x.size(); i++) {
-      EXPECT_EQ(back[i], decode(format, &result.codes[i * 5 * bytes_per_element(format)]) * 0.01f);
+      EXPECT_EQ(back[i], decode(format, &result.codes[i * 5 * kv::code_bytes(format)]) * 0.01f);
     }
   }
 }
