@@ -56,9 +56,9 @@ PlannedCell plan_cell(const GroupSpec& spec, const std::vector<PlannedArm>& arms
 
 }  // namespace
 
-int Plan::samples() const {
-  int samples = 0;
-  for (const PlannedCell& cell : cells) samples += cell.haystacks * cell.samples_per_haystack;
+size_t Plan::samples() const {
+  size_t samples = 0;
+  for (const PlannedCell& cell : cells) samples += size_t(cell.haystacks) * size_t(cell.samples_per_haystack);
   return samples;
 }
 

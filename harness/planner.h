@@ -41,7 +41,7 @@ struct Plan {
   std::vector<PlannedCell> cells;
   std::vector<PlannedGroup> groups;
 
-  int samples() const;  // questions, each asked once an arm
+  size_t samples() const;  // questions, each asked once an arm
   double seconds() const;
   size_t cache_bytes() const;  // the largest of any group
 };

@@ -6,6 +6,7 @@
 
 #include "engine/error.h"
 #include "engine/hash.h"
+#include "engine/text/chat.h"
 #include "tasks/task.h"
 
 namespace kveval {
@@ -77,6 +78,7 @@ RunRecord record_of(const Suite& suite, const Plan& plan, const std::string& mod
   run.model = engine.model;
   run.model_hash = engine.model_hash;
   run.tokenizer_hash = tokenizer_hash(engine);
+  run.template_hash = template_hash(plain_chat());  // the phantom is a base model: nothing around the words
   run.decoding_json = decoding_json(suite);
   run.compute = engine.compute;
   run.cache_mode = mode_of(plan);

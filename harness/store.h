@@ -153,14 +153,14 @@ class Store {
   void heartbeat(const std::string& run_id, int64_t now_ms);
   void set_status(const std::string& run_id, RunStatus status,
                   int64_t now_ms);  // complete, interrupted, failed set finished_ms
-  void claim(const std::string& run_id, int64_t pid,
+  void claim(const std::string& run_id, const std::string& host, int64_t pid,
              int64_t now_ms);  // resume: status running again, owner recorded
   // begin_run and claim make this Store the run's owner: commit_group throws Error{run} once another has
   // claimed it.
 
   // --- reading
   std::vector<RunRecord> runs() const;  // newest first
-  // "latest", a whole id, or a unique prefix or suffix of one. Throws Error{usage} naming the candidates.
+  // "latest", a whole id, or a part that only one has. Throws Error{usage} naming the candidates.
   RunRecord find_run(std::string_view reference) const;
   std::vector<ArmRecord> arms(const std::string& run_id) const;           // by position
   std::vector<std::string> done_groups(const std::string& run_id) const;  // "task/length/haystack"

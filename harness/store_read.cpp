@@ -152,9 +152,7 @@ RunRecord Store::find_run(std::string_view reference) const {
   std::vector<const RunRecord*> candidates;
   for (const RunRecord& run : all) {
     if (run.id == reference) return run;
-    if (!reference.empty() && (run.id.starts_with(reference) || run.id.ends_with(reference))) {
-      candidates.push_back(&run);
-    }
+    if (!reference.empty() && run.id.find(reference) != std::string::npos) { candidates.push_back(&run); }
   }
   if (candidates.size() == 1) return *candidates.front();
   if (candidates.empty()) {

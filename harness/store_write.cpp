@@ -231,12 +231,12 @@ void Store::set_status(const std::string& run_id, RunStatus status, int64_t now_
   });
 }
 
-void Store::claim(const std::string& run_id, int64_t pid, int64_t now_ms) {
+void Store::claim(const std::string& run_id, const std::string& host, int64_t pid, int64_t now_ms) {
   guarded(state_->path, [&] {
-    SQLite::Statement update(
-        state_->database,
-        "UPDATE run SET status = 'running', finished_ms = NULL, pid = ?, heartbeat_ms = ? WHERE id = ?");
-    Binder(update) << pid << now_ms << run_id;
+    SQLite::Statement update(state_->database,
+                             "UPDATE run SET status = 'running', finished_ms = NULL, host = ?, pid = ?, "
+                             "heartbeat_ms = ? WHERE id = ?");
+    Binder(update) << host << pid << now_ms << run_id;
     update_run(state_->database, run_id, update);
     state_->owned_run = run_id;
     state_->owner_pid = pid;

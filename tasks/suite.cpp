@@ -6,9 +6,9 @@
 #include <charconv>
 #include <climits>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "embedded.h"
@@ -166,12 +166,12 @@ Suite load_suite(std::string_view name_or_path) {
   for (const BuiltIn& suite : builtins())
     if (suite.name == name_or_path) return suite_from_json(suite.json);
   std::ifstream file{std::string(name_or_path), std::ios::binary};
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf()))
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file)
     throw Error(ErrorKind::usage, fmt::format("there is no suite '{}', built in or as a file", name_or_path),
                 fmt::format("Built-in suites: {}.", joined_names()));
   try {
-    return suite_from_json(text.str());
+    return suite_from_json(text);
   } catch (const Error& error) {
     throw Error(error.kind, fmt::format("{}: {}", name_or_path, error.what()), error.hint);
   }

@@ -37,8 +37,9 @@ CpuEngineOptions checked(CpuEngineOptions options) {
     throw Error(ErrorKind::usage,
                 fmt::format("{} threads: use 1 to 1024, or 0 for all cores", options.threads));
   }
-  if (options.chunk_tokens < 1 || options.chunk_tokens > 8192) {
-    throw Error(ErrorKind::usage, fmt::format("a chunk of {} tokens: use 1 to 8192", options.chunk_tokens));
+  if (options.chunk_tokens < 1 || options.chunk_tokens > kMaxChunkTokens) {
+    throw Error(ErrorKind::usage,
+                fmt::format("a chunk of {} tokens: use 1 to {}", options.chunk_tokens, kMaxChunkTokens));
   }
   if (options.page_tokens != 64 && options.page_tokens != 128 && options.page_tokens != 256) {
     throw Error(ErrorKind::usage,

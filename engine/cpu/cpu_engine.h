@@ -12,6 +12,8 @@ namespace cpu {
 struct Kernels;
 }
 
+inline constexpr int kMaxChunkTokens = 8192;  // more rows speed nothing up and cost memory
+
 // None of these changes a result, only time and memory.
 struct CpuEngineOptions {
   int threads = 0;         // 0: one per core this process may use

@@ -1,6 +1,5 @@
 // The verbs of the program, one file each. A registration adds its subcommand, options and callback; the
-// callback prints data on stdout and messages on stderr, throws Error for what cannot be done, and sets
-// Context::exit_code where success is not 0.
+// callback prints data on stdout and messages on stderr, and throws Error for what cannot be done.
 #pragma once
 
 #include <atomic>
@@ -24,7 +23,6 @@ struct Context {
   std::string color = "auto";    // --color: auto | always | never
   std::vector<std::string> argv;
   const std::atomic<int>* interrupts = nullptr;  // SIGINT and SIGTERM so far
-  int exit_code = 0;
 };
 
 void add_run_command(CLI::App& app, Context& context);

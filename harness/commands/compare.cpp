@@ -1,4 +1,6 @@
 // kveval compare RUN [RUN2]: which answers changed, and whether that is more than chance.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -22,12 +24,6 @@ struct Options {
   double alpha = 0.05;
 };
 
-// A full disk behind a redirection must not pass for a comparison that found nothing.
-void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
-  throw Error(ErrorKind::run, "cannot write to standard output", "check that its disk has space");
-}
-
 void compare_command(const Options& options, const Context& context) {
   if (!(options.alpha > 0 && options.alpha < 1)) {
     throw Error(ErrorKind::usage, "--alpha must lie between 0 and 1", "0.05 is the default");
@@ -40,15 +36,15 @@ void compare_command(const Options& options, const Context& context) {
                                                 options.base, options.candidate);
 
   if (options.json) {
-    print(to_json(comparisons, options.alpha));
+    fmt::print("{}", to_json(comparisons, options.alpha));
     return;
   }
   const TerminalStyle style{use_color(context, stdout), options.alpha};
   bool first_one = true;
   for (const Comparison& comparison : comparisons) {
-    if (!context.quiet && !first_one) print("\n");
-    print(context.quiet ? render_line(comparison) : render_comparison(comparison, style));
-    if (options.flips) print((context.quiet ? "" : "\n") + render_flips(comparison, style));
+    if (!context.quiet && !first_one) fmt::print("\n");
+    fmt::print("{}", context.quiet ? render_line(comparison) : render_comparison(comparison, style));
+    if (options.flips) fmt::print("{}{}", context.quiet ? "" : "\n", render_flips(comparison, style));
     first_one = false;
   }
 }

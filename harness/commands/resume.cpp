@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "harness/commands/commands.h"
 #include "harness/commands/session.h"
 #include "harness/environment.h"
+#include "harness/progress.h"
 #include "harness/record.h"
 #include "reports/text.h"
 #include "tasks/suite.h"
@@ -32,6 +34,18 @@ void note_other_version(const RunRecord& run, const Environment& environment, co
              printable(environment.git_sha, 12));
 }
 
+// The plan's estimate is of the whole run: what is left of it is what the user waits for.
+void print_rest(const Plan& plan, const std::vector<std::string>& done) {
+  double seconds = 0;
+  for (const PlannedGroup& group : plan.groups) {
+    const std::string key = group_key(group.spec.task, group.spec.length, group.spec.haystack);
+    if (std::find(done.begin(), done.end(), key) != done.end()) continue;
+    for (const Estimate& estimate : plan.cells[group.cell].per_arm) seconds += estimate.seconds;
+  }
+  fmt::print(stderr, "done     {} of {} groups, about {} left\n", done.size(), plan.groups.size(),
+             format_duration(seconds));
+}
+
 void resume_command(const ResumeOptions& options, const Context& context) {
   Store store = open_store(context, Store::Mode::update);
   const Environment environment = this_environment(context.argv);
@@ -45,9 +59,12 @@ void resume_command(const ResumeOptions& options, const Context& context) {
   const Plan plan = make_plan(suite, plan_arms(config.profiles, *engine), *engine);
   const std::vector<ArmRecord> arms = store.arms(run.id);
   check_arms(run, arms, plan);
-  if (!context.quiet) print_plan(plan, engine->describe(), stderr);
+  if (!context.quiet) {
+    print_plan(plan, engine->describe(), stderr);
+    print_rest(plan, store.done_groups(run.id));
+  }
 
-  store.claim(run.id, environment.pid, now_ms());
+  store.claim(run.id, environment.host, environment.pid, now_ms());
   carry_out(store, run.id, arms, plan, *engine, context);
 }
 

@@ -70,7 +70,14 @@ std::vector<Profile> chosen_profiles(const RunOptions& options) {
   std::vector<Profile> profiles = parse_profile_list(options.profiles);
   if (!options.mode.empty()) {
     const CacheMode mode = options.mode == "transcode" ? CacheMode::transcode : CacheMode::as_you_go;
-    for (Profile& profile : profiles) profile.mode = mode;
+    for (Profile& profile : profiles) {
+      if (profile.mode != CacheMode::as_you_go && profile.mode != mode) {
+        throw Error(ErrorKind::usage,
+                    fmt::format("profile '{}' contradicts --mode {}", canonical(profile), options.mode),
+                    "say it in one place");
+      }
+      profile.mode = mode;
+    }
   }
   return profiles;
 }

@@ -63,7 +63,7 @@ void add_engine_options(CLI::App& command, EngineSettings& settings) {
       ->capture_default_str();
   command.add_option("--chunk", settings.chunk, "tokens of one forward pass; never changes results")
       ->envname("KVEVAL_CHUNK")
-      ->check(CLI::Range(1, 65536))
+      ->check(CLI::Range(1, kMaxChunkTokens))
       ->capture_default_str();
   command.add_option("--page", settings.page, "tokens of one cache page; never changes results")
       ->envname("KVEVAL_PAGE")
@@ -105,7 +105,7 @@ void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
   }
   fmt::print(stream, "{}", table.text());
   fmt::print(stream, "estimate {} groups, {} answers, about {}, up to {} of cache\n", plan.groups.size(),
-             plan.samples() * static_cast<int>(plan.arms.size()), format_duration(plan.seconds()),
+             plan.samples() * plan.arms.size(), format_duration(plan.seconds()),
              format_bytes(double(plan.cache_bytes())));
 }
 

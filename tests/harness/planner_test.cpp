@@ -72,7 +72,7 @@ TEST(Planner, CountsWhatARunTakes) {
   const Plan plan =
       make_plan(niah({2048, 4096}, 3, 2), plan_arms(parse_profile_list("fp16,int8"), engine), engine);
   EXPECT_EQ(plan.groups.size(), 6U);
-  EXPECT_EQ(plan.samples(), 12);
+  EXPECT_EQ(plan.samples(), 12u);
   ASSERT_EQ(plan.cells.size(), 2U);
   size_t largest = 0;
   double seconds = 0;

@@ -303,7 +303,7 @@ void resume(const fs::path& path, size_t* calls = nullptr) {
   const Plan plan = make_plan(suite, plan_arms(config.profiles, engine), engine);
   const std::vector<ArmRecord> arms = store.arms(run.id);
   check_arms(run, arms, plan);
-  store.claim(run.id, environment.pid, now_ms());
+  store.claim(run.id, environment.host, environment.pid, now_ms());
   run_plan(store, run.id, arms, plan, engine, {});
   if (calls != nullptr) *calls = engine.calls();
 }
@@ -519,7 +519,7 @@ TEST(Resume, RefusesARunThatIsCompleteOrAlive) {
     pause();
     _exit(0);
   }
-  store.claim(id, child, now_ms());
+  store.claim(id, store.find_run(id).host, child, now_ms());
   const Error alive = error_of([&] { find_resumable(store, id, here, now_ms()); });
   EXPECT_EQ(alive.kind, ErrorKind::usage);
   EXPECT_THAT(alive.what(), HasSubstr("still running as process " + std::to_string(child)));

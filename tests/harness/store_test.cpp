@@ -326,7 +326,7 @@ TEST(Store, StatusFollowsTheRun) {
   store.set_status("r", RunStatus::interrupted, 6000);
   EXPECT_EQ(store.find_run("r").status, RunStatus::interrupted);
   EXPECT_EQ(store.find_run("r").finished_ms, 6000);
-  store.claim("r", 77, 7000);
+  store.claim("r", "elsewhere", 77, 7000);
   EXPECT_EQ(store.find_run("r").status, RunStatus::running);
   EXPECT_EQ(store.find_run("r").finished_ms, std::nullopt);
   EXPECT_EQ(store.find_run("r").pid, 77);
@@ -342,7 +342,7 @@ TEST(Store, ARunThatWasTakenOverIsLeftAlone) {
   first.begin_run(example_run("r"), arms);
   Store second(folder / "k.db", Store::Mode::read_write);
   EXPECT_THROW(second.commit_group("r", group_of(arms, 1)), Error);
-  second.claim("r", 99, 7000);
+  second.claim("r", "elsewhere", 99, 7000);
   second.commit_group("r", group_of(arms, 1));
   const Error taken = error_of([&] { first.commit_group("r", group_of(arms, 2)); });
   EXPECT_EQ(taken.kind, ErrorKind::run);
