@@ -6,7 +6,7 @@ set(dirty false)
 if(failed)
   set(sha "")
 else()
-  execute_process(COMMAND git -C ${SOURCE} status --porcelain --untracked-files=no
+  execute_process(COMMAND git --no-optional-locks -C ${SOURCE} status --porcelain --untracked-files=no
                   OUTPUT_VARIABLE changes ERROR_QUIET)
   if(changes)
     set(dirty true)

@@ -52,8 +52,8 @@ bool within(std::string_view path, std::string_view folder_or_file) {
 
 bool is_header(std::string_view path) { return path.ends_with(".h") || path.ends_with(".cuh"); }
 
-// Written into the build folder by scripts/embed.cmake.
-constexpr std::string_view kGenerated = "embedded.h";
+// Written into the build folder by scripts/embed.cmake and scripts/build-info.cmake.
+bool is_generated(std::string_view header) { return header == "embedded.h" || header == "build_info.h"; }
 
 const Rule* rule_for(std::string_view path) {
   const Rule* best = nullptr;
@@ -114,7 +114,7 @@ Violations check_arrows(const Tree& tree) {
           violations.push_back(path + ": includes " + quoted(include.target) + ", but " +
                                std::string(fence.library) + " stays in " + std::string(fence.folders[0]));
       }
-      if (!include.quoted || include.target == kGenerated) continue;
+      if (!include.quoted || is_generated(include.target)) continue;
       if (!tree.contains(include.target))
         violations.push_back(path + ": includes " + quoted(include.target) +
                              ", which is no file of the repository; name ours from the root, others in <>");
