@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <climits>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -166,10 +167,11 @@ Suite load_suite(std::string_view name_or_path) {
   for (const BuiltIn& suite : builtins())
     if (suite.name == name_or_path) return suite_from_json(suite.json);
   std::ifstream file{std::string(name_or_path), std::ios::binary};
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file)
+  std::error_code ignored;
+  if (!file || std::filesystem::is_directory(name_or_path, ignored))
     throw Error(ErrorKind::usage, fmt::format("there is no suite '{}', built in or as a file", name_or_path),
                 fmt::format("Built-in suites: {}.", joined_names()));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
   try {
     return suite_from_json(text);
   } catch (const Error& error) {
