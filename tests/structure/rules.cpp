@@ -39,9 +39,11 @@ struct Fence {
 
 const std::vector<Fence>& fences() {
   static const std::vector<Fence> kFences = {
-      {"CUDA", "cuda", {"engine/cuda/"}},          {"CUDA", "cublas", {"engine/cuda/"}},
-      {"SQLite", "SQLiteCpp/", {"harness/store"}}, {"SQLite", "sqlite3", {"harness/store"}},
-      {"CLI11", "CLI/", {"harness/commands/"}},
+      {"CUDA", "cuda", {"engine/cuda/"}},
+      {"CUDA", "cublas", {"engine/cuda/"}},
+      {"SQLite", "SQLiteCpp/", {"harness/store", "harness/migrate"}},
+      {"SQLite", "sqlite3", {"harness/store", "harness/migrate"}},
+      {"CLI11", "CLI/", {"harness/commands/", "harness/main"}},
   };
   return kFences;
 }
