@@ -24,16 +24,29 @@ struct Options {
   double alpha = 0.05;
 };
 
+// What is missing could have changed the picture.
+void note_incomplete(const Store& store, const RunRecord& run) {
+  if (run.status == RunStatus::complete) return;
+  fmt::print(stderr, "kveval: note: run {} has {} of {} groups; 'kveval resume {}' makes it whole\n", run.id,
+             store.done_groups(run.id).size(), run.groups_planned, run.id);
+}
+
 void compare_command(const Options& options, const Context& context) {
   if (!(options.alpha > 0 && options.alpha < 1)) {
     throw Error(ErrorKind::usage, "--alpha must lie between 0 and 1", "0.05 is the default");
   }
   const Store store = open_store(context, Store::Mode::read_only);
-  const std::vector<ArmData> first = load_run(store, store.find_run(options.run));
-  const std::vector<Comparison> comparisons =
-      options.second_run.empty() ? compare_run(first, options.base, options.candidate)
-                                 : compare_runs(first, load_run(store, store.find_run(options.second_run)),
-                                                options.base, options.candidate);
+  const RunRecord base_run = store.find_run(options.run);
+  note_incomplete(store, base_run);
+  const std::vector<ArmData> first = load_run(store, base_run);
+  std::vector<Comparison> comparisons;
+  if (options.second_run.empty()) {
+    comparisons = compare_run(first, options.base, options.candidate);
+  } else {
+    const RunRecord candidate_run = store.find_run(options.second_run);
+    note_incomplete(store, candidate_run);
+    comparisons = compare_runs(first, load_run(store, candidate_run), options.base, options.candidate);
+  }
 
   if (options.json) {
     fmt::print("{}", to_json(comparisons, options.alpha));

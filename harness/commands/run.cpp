@@ -140,7 +140,9 @@ void add_run_command(CLI::App& app, Context& context) {
   command->add_option("--model", options->model, "the model ('kveval list models')")
       ->envname("KVEVAL_MODEL")
       ->capture_default_str();
-  command->add_option("--profiles", options->profiles, "cache profiles ('kveval list profiles')")
+  command
+      ->add_option("--profiles", options->profiles,
+                   "cache profiles, separated by commas ('kveval list profiles')")
       ->envname("KVEVAL_PROFILES")
       ->capture_default_str();
   command

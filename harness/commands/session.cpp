@@ -82,8 +82,10 @@ std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettin
 void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
   fmt::print(stream, "model    {} ({} layers, {} tokens of context, {}, {}, {} threads)\n", engine.model,
              engine.layers, engine.context, engine.compute, engine.simd, engine.threads);
+  size_t widest = 0;
+  for (const PlannedArm& arm : plan.arms) widest = std::max(widest, arm.name.size());
   for (const PlannedArm& arm : plan.arms) {
-    fmt::print(stream, "profile  {:<12} {:>7.0f} bytes a token of cache{}\n", arm.name,
+    fmt::print(stream, "profile  {:<{}} {:>7.0f} bytes a token of cache{}\n", arm.name, widest,
                arm.cache_bytes_per_token, arm.baseline ? ", the baseline" : "");
   }
   TextTable table({{"task", Align::left},
@@ -126,12 +128,14 @@ void carry_out(Store& store, const std::string& run_id, const std::vector<ArmRec
   }
   print_results(store, store.find_run(run_id), context);
   if (!context.quiet) {
+    const bool has_baseline =
+        std::any_of(arms.begin(), arms.end(), [](const ArmRecord& arm) { return arm.baseline; });
     fmt::print(stderr,
                "\ntook {}, peak memory {}; every answer is in '{}'\n"
-               "next: kveval compare {} --flips\n"
+               "next: kveval compare {}{} --flips\n"
                "      kveval report {} -o report.html\n",
                format_duration(double(now_ms() - begin) / 1e3), format_bytes(double(peak_rss_bytes())),
-               store.path().string(), run_id, run_id);
+               store.path().string(), run_id, has_baseline ? "" : " --base ARM", run_id);
   }
   check_errors(store, run_id, arms);
 }

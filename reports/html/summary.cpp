@@ -95,8 +95,9 @@ std::string headline(std::span<const ArmData> arms, std::span<const Comparison> 
                          escape(p_text(all.p)));
     }
     out += fmt::format("<p class=\"state\">{}</p>", is_worse ? "▼ Loses answers: more than chance explains"
-                                                    : all.losses == 0 ? "No answer lost here"
-                                                                      : "Losses within chance");
+                                                    : all.losses == 0
+                                                        ? "No answer lost here"
+                                                        : "Too few haystacks lose to rule out chance");
     out += fmt::format("<p class=\"dim\">{}</p></li>\n", bytes_text(comparison.candidate, base_bytes));
   }
   out += "</ul>\n";
