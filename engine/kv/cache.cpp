@@ -390,10 +390,10 @@ Sequence Cache::transcode(const Sequence& source) {
         const size_t page = p / page_tokens_, row = p % kTile;
         const int tile_in_page = int(p % page_tokens_ / kTile);
         const Tile tile = old.layout.tile(source.tables_[i].codes[page], head, tile_in_page);
-        scalar::decode_row(old.layout.k_format, tile.k + row * code_bytes(old.layout.k_format), kTile,
-                           int(n), tile.k_scale ? tile.k_scale[row] : 1.0f, k.data());
-        scalar::decode_row(old.layout.v_format, tile.v + row * n * code_bytes(old.layout.v_format), 1,
-                           int(n), tile.v_scale ? tile.v_scale[row] : 1.0f, v.data());
+        scalar::decode_row(old.layout.k_format, tile.k + row * code_bytes(old.layout.k_format), kTile, int(n),
+                           tile.k_scale ? tile.k_scale[row] : 1.0f, k.data());
+        scalar::decode_row(old.layout.v_format, tile.v + row * n * code_bytes(old.layout.v_format), 1, int(n),
+                           tile.v_scale ? tile.v_scale[row] : 1.0f, v.data());
         encode_row(layer, sequence.tables_[i].pages[page]->codes() + layer.layout.tile_at(head, tile_in_page),
                    row, k.data(), v.data(),
                    &sequence.diagnostics_[layer.first_diagnostic + 2 * size_t(head)]);
