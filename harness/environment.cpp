@@ -40,6 +40,15 @@ std::string program_of(int64_t pid) {
   return name;
 }
 
+// Killed, and not yet collected by its parent: a container without an init may keep it for ever.
+bool is_zombie(int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string stat;
+  std::getline(file, stat);
+  const size_t name_end = stat.rfind(')');  // "PID (NAME) STATE ...", and a name may hold anything
+  return name_end != std::string::npos && stat.compare(name_end, 3, ") Z") == 0;
+}
+
 }  // namespace
 
 Environment this_environment(const std::vector<std::string>& argv) {
@@ -76,6 +85,7 @@ size_t peak_rss_bytes() {
 bool is_running_elsewhere(int64_t pid) {
   if (pid <= 0 || pid == getpid()) return false;
   if (kill(static_cast<pid_t>(pid), 0) != 0 && errno != EPERM) return false;
+  if (is_zombie(pid)) return false;
   // Ids are used again, above all in containers: another program under that id is not the run.
   const std::string theirs = program_of(pid), ours = program_of(getpid());
   return theirs.empty() || ours.empty() || theirs == ours;

@@ -19,10 +19,12 @@ namespace {
 constexpr int kUsage = 2, kRunError = 5, kInterrupted = 130;
 
 std::atomic<int> interrupts{0};
+std::atomic<bool> ends_cleanly{false};
 
-// The first signal lets the group in flight end cleanly; the second does not wait.
+// While a run is carried out the first signal lets it mark where it stopped. The second does not wait, nor
+// does the first where there is nothing to mark: reading and planning leave nothing half done.
 void on_interrupt(int) {
-  if (interrupts.fetch_add(1) > 0) _exit(kInterrupted);
+  if (interrupts.fetch_add(1) > 0 || !ends_cleanly.load()) _exit(kInterrupted);
 }
 
 void install_signal_handlers() {
@@ -63,6 +65,7 @@ int run_program(int argc, char** argv) {
   kveval::Context context;
   context.argv.assign(argv, argv + argc);
   context.interrupts = &interrupts;
+  context.ends_cleanly = &ends_cleanly;
 
   CLI::App app("kveval: is this quantized KV cache safe for long-context answers?", "kveval");
   app.fallthrough();

@@ -118,7 +118,7 @@ RunConfig config_of(const RunRecord& run) {
                  fmt::format("the configuration of run {} cannot be read: {}", run.id, why),
                  "it was written by another version of kveval, or edited");
   };
-  if (!json.is_object() || json.value("version", 0) != kConfigVersion)
+  if (!json.is_object() || !json.contains("version") || json["version"] != kConfigVersion)
     throw unreadable("its version is unknown");
   try {
     RunConfig config;

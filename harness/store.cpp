@@ -86,6 +86,11 @@ SQLite::Database open_for_reading(const fs::path& path, int patience_ms) {
 
 SQLite::Database open_file(const fs::path& path, Store::Mode mode, int patience_ms) {
   std::error_code ignored;
+  // SQLite takes both for databases that vanish when the program ends.
+  if (path.empty() || path == ":memory:") {
+    throw Error(ErrorKind::usage, fmt::format("'{}' is no file to keep results in", path.string()),
+                "name a file with --db");
+  }
   if (fs::is_directory(path, ignored)) {
     throw Error(ErrorKind::bad_file, fmt::format("'{}' is a folder, not a database", path.string()),
                 "name a file with --db");

@@ -7,7 +7,6 @@
 #include <climits>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -22,7 +21,9 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxHaystacks = 100000;
-constexpr int kMaxDepth = 64;  // of nested JSON; a suite needs 5
+constexpr size_t kMaxGroups = 1000000;      // years of work; each costs memory before the first one runs
+constexpr size_t kMaxSuiteBytes = 1 << 20;  // real ones have a few hundred
+constexpr int kMaxDepth = 64;               // of nested JSON; a suite needs 5
 
 struct BuiltIn {
   std::string_view name;
@@ -116,10 +117,14 @@ Family read_family(const json& object, const std::string& where) {
 // names.
 void check_cells(const Suite& suite) {
   std::set<std::pair<std::string, int>> cells;
-  for (const Family& family : suite.families)
+  size_t groups = 0;
+  for (const Family& family : suite.families) {
+    groups += family.lengths.size() * size_t(family.haystacks);
     for (const int length : family.lengths)
       if (!cells.emplace(family.task, length).second)
         refuse(fmt::format("asks for {} at {} twice", family.task, length_name(length)));
+  }
+  if (groups > kMaxGroups) refuse(fmt::format("asks for {} haystacks, more than {}", groups, kMaxGroups));
 }
 
 }  // namespace
@@ -171,7 +176,12 @@ Suite load_suite(std::string_view name_or_path) {
   if (!file || std::filesystem::is_directory(name_or_path, ignored))
     throw Error(ErrorKind::usage, fmt::format("there is no suite '{}', built in or as a file", name_or_path),
                 fmt::format("Built-in suites: {}.", joined_names()));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text(kMaxSuiteBytes + 1, '\0');
+  file.read(text.data(), std::streamsize(text.size()));
+  text.resize(size_t(file.gcount()));
+  if (text.size() > kMaxSuiteBytes)
+    throw Error(ErrorKind::bad_file,
+                fmt::format("{} is larger than a suite can be, {} bytes", name_or_path, kMaxSuiteBytes));
   try {
     return suite_from_json(text);
   } catch (const Error& error) {

@@ -385,8 +385,11 @@ Sequence Cache::transcode(const Sequence& source) {
     k.resize(n);
     v.resize(n);
     sequence.tables_[i].released = source.tables_[i].released;
+    // Only what a later position can see: how much more a window's pages still hold depends on their size.
+    const size_t window = size_t(layer.shape.window), next = source.length_ + 1;
+    const size_t first_seen = window > 0 && next > window ? next - window : 0;
     for (int head = 0; head < layer.shape.kv_heads; head++) {
-      for (size_t p = source.tables_[i].released * page_tokens_; p < source.length_; p++) {
+      for (size_t p = first_seen; p < source.length_; p++) {
         const size_t page = p / page_tokens_, row = p % kTile;
         const int tile_in_page = int(p % page_tokens_ / kTile);
         const Tile tile = old.layout.tile(source.tables_[i].codes[page], head, tile_in_page);

@@ -22,7 +22,9 @@ struct Context {
   bool quiet = false;            // -q: data only, no progress, no advice
   std::string color = "auto";    // --color: auto | always | never
   std::vector<std::string> argv;
-  const std::atomic<int>* interrupts = nullptr;  // SIGINT and SIGTERM so far
+  std::atomic<int>* interrupts = nullptr;  // SIGINT and SIGTERM so far
+  // True while a first signal ends a run cleanly; otherwise it ends the process at once.
+  std::atomic<bool>* ends_cleanly = nullptr;
 };
 
 void add_run_command(CLI::App& app, Context& context);

@@ -64,7 +64,8 @@ std::string joined_names(const std::vector<ArmRecord>& arms) {
 
 void list_runs(const ListOptions& options, const Context& context) {
   // A folder without a database has no runs yet: no error, so that scripts may ask.
-  const bool exists = std::filesystem::exists(context.db);
+  std::error_code unreadable;  // then opening says why
+  const bool exists = std::filesystem::exists(context.db, unreadable) || unreadable;
   Json rows = Json::array();
   TextTable table(
       {{"run"}, {"status"}, {"groups", Align::right}, {"suite"}, {"model"}, {"profiles"}, {"started"}});

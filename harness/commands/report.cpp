@@ -72,6 +72,14 @@ void report_command(const Options& options, const Context& context) {
     }
     return;
   }
+  for (const char* suffix : {"", "-wal", "-shm"}) {
+    std::error_code missing;
+    if (std::filesystem::equivalent(options.output, store.path().string() + suffix, missing)) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("'{}' is the database the report is made from", options.output),
+                  "name another file with -o");
+    }
+  }
   write_file(options.output, page);
   if (!context.quiet) fmt::print(stderr, "wrote {} ({} KB)\n", options.output, (page.size() + 999) / 1000);
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -57,6 +58,8 @@ Suite chosen_suite(const RunOptions& options) {
       // Absolute, so that the run can be resumed from another folder.
       nlohmann::json files = nlohmann::json::array();
       for (const std::string& file : options.haystack_files) {
+        if (file.empty())
+          throw Error(ErrorKind::usage, "--haystack has an empty file name", "name a text file");
         files.push_back(std::filesystem::absolute(file).string());
       }
       parameters["haystack"] = files;
@@ -82,12 +85,18 @@ std::vector<Profile> chosen_profiles(const RunOptions& options) {
   return profiles;
 }
 
-// CLI11 reads -1 as the largest unsigned number.
-CLI::Validator digits_only() {
+// CLI11 reads -1 as the largest unsigned number, 010 as 8 and what is too large as the largest.
+CLI::Validator whole_number() {
   return CLI::Validator(
       [](std::string& text) {
-        const bool whole = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-        return whole ? std::string() : fmt::format("'{}' is no whole number from 0 to 2^64 - 1", text);
+        uint64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto [stopped, error] = std::from_chars(text.data(), end, value);
+        if (text.empty() || error != std::errc() || stopped != end) {
+          return fmt::format("'{}' is no whole number from 0 to 2^64 - 1", text);
+        }
+        text = std::to_string(value);
+        return std::string();
       },
       "UINT");
 }
@@ -99,7 +108,8 @@ void run_command(const RunOptions& options, const Context& context) {
   // A database that is there is opened before the model is loaded, a new one created only once the run can
   // begin.
   std::optional<Store> store;
-  if (!options.dry_run && std::filesystem::exists(context.db)) {
+  std::error_code unreadable;  // opening says why
+  if (!options.dry_run && std::filesystem::exists(context.db, unreadable)) {
     store.emplace(open_store(context, Store::Mode::read_write));
   }
   const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine);
@@ -120,9 +130,6 @@ void run_command(const RunOptions& options, const Context& context) {
   if (options.dry_run) return print_plan(plan, info, stdout);
   if (!store) store.emplace(open_store(context, Store::Mode::read_write));
   if (!context.quiet) print_plan(plan, info, stderr);
-  if (context.interrupts != nullptr && context.interrupts->load() > 0) {
-    throw Error(ErrorKind::cancelled, "interrupted before the run began");
-  }
 
   const RunRecord run = record_of(suite, plan, info.model, info, this_environment(context.argv), now_ms());
   std::vector<ArmRecord> arms = arm_records(plan);
@@ -154,7 +161,7 @@ void add_run_command(CLI::App& app, Context& context) {
   command->add_option("--needles", options->needles, "needles, and so questions, per haystack");
   command->add_option("--seed", options->seed, "seed of every haystack (default: the suite's)")
       ->envname("KVEVAL_SEED")
-      ->check(digits_only());
+      ->transform(whole_number());
   command->add_option("--haystack", options->haystack_files, "text files to hide the needles in")
       ->type_name("FILE");
   command

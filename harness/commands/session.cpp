@@ -113,6 +113,7 @@ void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
 
 void carry_out(Store& store, const std::string& run_id, const std::vector<ArmRecord>& arms, const Plan& plan,
                Engine& engine, const Context& context) {
+  if (context.ends_cleanly != nullptr) context.ends_cleanly->store(true);
   const auto cancelled = [&] { return context.interrupts != nullptr && context.interrupts->load() > 0; };
   const int64_t begin = now_ms();
   if (context.quiet) {
@@ -126,6 +127,7 @@ void carry_out(Store& store, const std::string& run_id, const std::vector<ArmRec
     run_plan(store, run_id, arms, plan, engine,
              {cancelled, [&](const Progress& progress) { printer.update(progress); }});
   }
+  if (context.ends_cleanly != nullptr) context.ends_cleanly->store(false);
   print_results(store, store.find_run(run_id), context);
   if (!context.quiet) {
     const bool has_baseline =

@@ -44,7 +44,17 @@ struct RunView {
 
 RunView load(const Store& store, const RunRecord& run) {
   RunView view{run, store.arms(run.id), {}};
-  for (const ArmRecord& arm : view.arms) view.samples.push_back(store.samples(arm.id));
+  for (const ArmRecord& arm : view.arms) {
+    std::vector<SampleView>& all = view.samples.emplace_back(store.samples(arm.id));
+    const auto same_item = [](const SampleView& a, const SampleView& b) { return a.item.id == b.item.id; };
+    const std::vector<SampleView>& first = view.samples.front();
+    if (!std::equal(all.begin(), all.end(), first.begin(), first.end(), same_item)) {
+      throw Error(ErrorKind::bad_file,
+                  fmt::format("'{}' is damaged: the profiles of run {} answer different questions",
+                              store.path().string(), run.id),
+                  "restore it from a backup, or run again into a new file");
+    }
+  }
   return view;
 }
 

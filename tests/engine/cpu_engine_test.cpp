@@ -312,6 +312,22 @@ TEST(CpuEngine, TranscodingFp16ToItselfChangesNothing) {
   expect_same(transcoded, as_you_go);
 }
 
+// A window's pages hold more of the past the larger they are; what of it is encoded again must not depend on
+// that.
+TEST(CpuEngine, TranscodingDoesNotSeeThePageSize) {
+  Random random(14);
+  ModelConfig config = small_config(random);
+  config.layers[0].window = 16;
+  const auto model = std::make_shared<Model>(random_model(config, 14));
+  const PromptGroup group = mixed_group(random, config, 300);
+  const Profile profile = parse_profile("e4m3,mode=transcode");
+  const Outcome expected = run(*make_cpu_engine(model, {.page_tokens = 64}), group, profile);
+  for (const int page : {128, 256}) {
+    expect_same(run(*make_cpu_engine(model, {.chunk_tokens = 33, .page_tokens = page}), group, profile),
+                expected);
+  }
+}
+
 TEST(CpuEngine, StaticScalesAreTheLargestValueOverTheLargestCode) {
   Random random(15);
   const ModelConfig config = small_config(random);

@@ -270,5 +270,15 @@ TEST(Migrate, AStepThatFailsChangesNothing) {
   EXPECT_NO_THROW(Store(folder / "k.db", Store::Mode::read_write));
 }
 
+// SQLite's names for databases that vanish with the program.
+TEST(StoreFailures, ANameThatKeepsNothingIsRefused) {
+  for (const char* name : {"", ":memory:"}) {
+    try {
+      Store store(name, Store::Mode::read_write);
+      FAIL() << "opened '" << name << "'";
+    } catch (const Error& error) { EXPECT_EQ(error.kind, ErrorKind::usage) << error.what(); }
+  }
+}
+
 }  // namespace
 }  // namespace kveval

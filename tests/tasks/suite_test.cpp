@@ -1,4 +1,6 @@
 #include "tasks/suite.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 
 #include <gtest/gtest.h>
 
@@ -152,6 +154,18 @@ TEST(Lengths, ReadAndNamed) {
       parse_length(bad);
       ADD_FAILURE() << bad;
     } catch (const Error& error) { EXPECT_EQ(error.kind, ErrorKind::usage); }
+}
+
+// Two kilobytes of suite must not cost gigabytes of plan.
+TEST(Suite, RefusesMoreHaystacksThanAnyoneWillRun) {
+  std::string lengths;
+  for (int length = 2000; length < 2400; ++length)
+    lengths += fmt::format("{}{}", lengths.empty() ? "" : ",", length);
+  try {
+    suite_from_json(fmt::format(
+        R"({{"name":"many","families":[{{"task":"niah","lengths":[{}],"haystacks":100000}}]}})", lengths));
+    FAIL() << "accepted";
+  } catch (const Error& error) { EXPECT_THAT(error.what(), ::testing::HasSubstr("40000000 haystacks")); }
 }
 
 }  // namespace
