@@ -39,7 +39,7 @@ constexpr double kOffsetKeyLength = 4;
 constexpr double kOffsetSharpness = 400;
 constexpr double kLargestHalf = 65504;
 
-// ------------------------------------------------------------------------------------------------- options
+// ---- options
 
 struct NumberOption {
   const char* name;
@@ -95,8 +95,7 @@ void set_option(PhantomOptions& options, std::string_view name, std::string_view
 // Length of a layer-1 key: a context code of length 1 and the dose, at right angles.
 double key_length(const PhantomOptions& options) { return std::sqrt(1 + options.kappa * options.kappa); }
 
-// ------------------------------------------------------------------------------------------------- random
-// parts
+// ---- random parts
 
 double dot(const Vector& a, const Vector& b) {
   double sum = 0;
@@ -171,7 +170,7 @@ Parts draw_parts(uint64_t seed, int vocabulary) {
   return parts;
 }
 
-// ------------------------------------------------------------------------------------------------- layers
+// ---- layers
 
 Matrix zeros(int rows, int cols) { return {rows, cols, std::vector<float>(size_t(rows) * size_t(cols))}; }
 

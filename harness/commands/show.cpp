@@ -72,8 +72,7 @@ const char* mark_of(const SampleRecord& sample) {
   return *sample.correct ? "right" : "wrong";
 }
 
-// ------------------------------------------------------------------------------------------------------- a
-// run
+// ---- a run
 
 struct CellTally {
   int right = 0, scored = 0, errors = 0;
@@ -230,8 +229,7 @@ void show_run(const Store& store, const RunRecord& run, const ShowOptions& optio
   }
 }
 
-// ---------------------------------------------------------------------------------------------------- a
-// sample
+// ---- a sample
 
 // The haystack around the place that answers the question: where `expected` stands, nearest to the stored
 // depth.

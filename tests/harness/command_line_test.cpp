@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/profile.h"
 #include "tests/harness/fixtures.h"
 
 namespace kveval {
@@ -203,6 +204,24 @@ TEST(CommandLine, ARunCanBeListedShownAndCompared) {
   EXPECT_THAT(kveval(folder, {"resume", id}).err, HasSubstr("is complete"));
 }
 
+TEST(CommandLine, WhatIsListedExists) {
+  const TempFolder folder;
+  const auto names = [&](const std::string& what) {
+    std::vector<std::string> all;
+    const auto document = nlohmann::json::parse(kveval(folder, {"list", what, "--json"}).out);
+    for (const auto& one : document[what]) all.push_back(one["name"]);
+    EXPECT_FALSE(all.empty());
+    return all;
+  };
+  for (const std::string& profile : names("profiles")) EXPECT_NO_THROW(parse_profile(profile)) << profile;
+  for (const std::string& model : names("models")) {
+    EXPECT_EQ(kveval(folder, with(kSmallRun, {"--dry-run", "--model", model})).code, 0);
+  }
+  for (const std::string& suite : names("suites")) {
+    EXPECT_EQ(kveval(folder, {"run", "--dry-run", suite}).code, 0);
+  }
+}
+
 TEST(CommandLine, QuietIsTheRunIdAlone) {
   const TempFolder folder;
   const Outcome run = kveval(folder, with(kSmallRun, {"-q"}));
@@ -299,8 +318,7 @@ TEST(CommandLine, ModelOutputCannotCommandTheTerminal) {
   }
 }
 
-// ------------------------------------------------------------------------------------------ speed is not a
-// result
+// ---- speed is not a result
 
 TEST(CommandLine, ThreadsChunksAndPagesChangeNoRow) {
   const auto rows = [](const std::vector<std::string>& settings) {
@@ -318,8 +336,7 @@ TEST(CommandLine, ThreadsChunksAndPagesChangeNoRow) {
   EXPECT_EQ(rows({"--chunk", "64", "--page", "256"}), usual);
 }
 
-// -------------------------------------------------------------------------------------------------------
-// signals
+// ---- signals
 
 // With a profile whose static scales are measured once and must be the same after a resume.
 const std::vector<std::string> kLongerRun = {"run",       "--lengths", "1k,2k",      "--haystacks",     "4",

@@ -20,8 +20,8 @@ std::vector<float> logits_of(const std::vector<double>& probabilities, double sh
 TEST(Divergence, ByHand) {
   const Distribution base = keep(logits_of({0.5, 0.25, 0.125, 0.125}));
   EXPECT_NEAR(base.log_sum, 0, 1e-7);
-  // 1/2 ln(2/1) + 1/4 ln(1/2) = 1/4 ln 2; a shift of all logits changes nothing.
-  EXPECT_NEAR(kl_divergence(base, logits_of({0.25, 0.5, 0.125, 0.125}, 3.0)), 0.25 * std::log(2.0), 1e-6);
+  // 1/2 ln 4 + 1/4 ln 1/2 + 1/8 ln 1/2 = 5/8 ln 2; a shift of all logits changes nothing.
+  EXPECT_NEAR(kl_divergence(base, logits_of({0.125, 0.5, 0.25, 0.125}, 3.0)), 0.625 * std::log(2.0), 1e-6);
   EXPECT_EQ(kl_divergence(base, base.logits), 0);
 }
 

@@ -231,8 +231,7 @@ TEST(Run, ProgressRisesToTheWhole) {
   EXPECT_EQ(groups, size_t{kGroups});
 }
 
-// --------------------------------------------------------------------------------------------------------
-// resume
+// ---- resume
 
 struct Interrupted {
   TempFolder folder;

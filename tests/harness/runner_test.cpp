@@ -15,8 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// ------------------------------------------------------------------------------------- numbers worked out by
-// hand
+// ---- numbers worked out by hand
 
 std::vector<float> logits_of(const std::vector<double>& probabilities) {
   std::vector<float> logits;
@@ -80,13 +79,13 @@ Reply answer_of(Tokens tokens, std::string text, Stop stop) {
 
 bool is_baseline(const FakeTurn& turn) { return canonical(turn.profile) == "fp16"; }
 
-// Position 0: the same in both arms. Position 1: base (1/2, 1/4, 1/8, 1/8), e4m3 (1/4, 1/2, 1/8, 1/8).
+// Position 0: the same in both arms. Position 1: base (1/2, 1/4, 1/8, 1/8), e4m3 (1/8, 1/2, 1/4, 1/8).
 FakeScript hand_script() {
   FakeScript script;
   script.info.vocabulary = 4;
   script.logits = [](const FakeTurn& turn, size_t position) {
     if (position == 0 || is_baseline(turn)) return logits_of({0.5, 0.25, 0.125, 0.125});
-    return logits_of({0.25, 0.5, 0.125, 0.125});
+    return logits_of({0.125, 0.5, 0.25, 0.125});
   };
   script.generate = replies_from({{"fp16",
                                    {{{10}, answer_of({4, 8, 1}, "481793", Stop::string)},
@@ -119,8 +118,8 @@ TEST(RunGroup, NumbersWorkedOutByHand) {
     EXPECT_EQ(base[i].kl, std::nullopt);
     EXPECT_EQ(base[i].top1_agreement, std::nullopt);
     EXPECT_EQ(base[i].first_divergence, std::nullopt);
-    // Mean of 0 and 1/4 ln 2.
-    EXPECT_NEAR(e4m3[i].kl.value(), std::log(2.0) / 8, 1e-6);
+    // Mean of 0 and 1/2 ln 4 + 1/4 ln 1/2 + 1/8 ln 1/2 = 5/8 ln 2; the other way round it would be 1/2 ln 2.
+    EXPECT_NEAR(e4m3[i].kl.value(), 5 * std::log(2.0) / 16, 1e-6);
     EXPECT_EQ(e4m3[i].top1_agreement, 0.5);
     EXPECT_EQ(base[i].milliseconds, 250);
   }

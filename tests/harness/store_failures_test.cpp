@@ -31,8 +31,7 @@ using ::testing::HasSubstr;
 using testing::kImpatient;
 using testing::TempFolder;
 
-// ------------------------------------------------------------------------------------------------- wrong
-// files
+// ---- wrong files
 
 void write(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 std::string read(const fs::path& path) {
@@ -165,8 +164,7 @@ TEST(StoreRefuses, AReadOnlyFolderOrFile) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------- full
-// disk
+// ---- full disk
 
 void expect_run_survives(const TempFolder& folder, const fs::path& path, const std::function<void()>& fill,
                          const std::function<void()>& free) {
@@ -229,8 +227,7 @@ TEST(Store, AFullDiskLosesOneGroupAtMost) {
   unmount();
 }
 
-// --------------------------------------------------------------------------------------------------------
-// migration
+// ---- migration
 
 TEST(Migrate, BacksUpThenAppliesTheMissingSteps) {
   const TempFolder folder;

@@ -273,8 +273,7 @@ TEST(Store, ARunThatWasTakenOverIsLeftAlone) {
   EXPECT_EQ(second.find_run("r").status, RunStatus::running);
 }
 
-// ------------------------------------------------------------------------------------------------ several
-// writers
+// ---- several writers
 
 TEST(Store, FourProcessesWriteAtOnce) {
   const TempFolder folder;
@@ -357,8 +356,7 @@ TEST(Store, AReaderCannotWrite) {
   EXPECT_EQ(error_of([&] { reader.begin_run(example_run("r"), arms); }).kind, ErrorKind::bad_file);
 }
 
-// ---------------------------------------------------------------------------------------------------------
-// journal
+// ---- journal
 
 TEST(Store, UsesWriteAheadLogging) {
   const TempFolder folder;
