@@ -320,7 +320,7 @@ TEST(CommandLine, ModelOutputCannotCommandTheTerminal) {
 
 // ---- speed is not a result
 
-TEST(CommandLine, ThreadsChunksAndPagesChangeNoRow) {
+TEST(CommandLineSlow, ThreadsChunksAndPagesChangeNoRow) {
   const auto rows = [](const std::vector<std::string>& settings) {
     const TempFolder folder;
     const std::vector<std::string> run = {
@@ -377,7 +377,7 @@ void expect_resumes(const TempFolder& folder) {
   EXPECT_EQ(dump(folder / "kveval.db"), unbroken_rows());
 }
 
-TEST(Signals, InterruptAndTerminateLeaveAResumableRun) {
+TEST(SignalsSlow, InterruptAndTerminateLeaveAResumableRun) {
   for (const int number : {SIGINT, SIGTERM}) {
     const TempFolder folder;
     Program program(folder, kLongerRun);
@@ -397,7 +397,7 @@ TEST(Signals, InterruptAndTerminateLeaveAResumableRun) {
   }
 }
 
-TEST(Signals, KilledAtAnyInstantARunResumes) {
+TEST(SignalsSlow, KilledAtAnyInstantARunResumes) {
   // Before the first commit, after one, and at odd moments in between.
   const std::vector<std::pair<size_t, int>> moments = {{0, 0}, {2, 25}, {6, 5}};
   for (const auto& [groups, milliseconds] : moments) {
@@ -411,7 +411,7 @@ TEST(Signals, KilledAtAnyInstantARunResumes) {
   }
 }
 
-TEST(Signals, TheSecondOneDoesNotWait) {
+TEST(SignalsSlow, TheSecondOneDoesNotWait) {
   const TempFolder folder;
   Program program(folder, {"run", "--lengths", "64k", "--haystacks", "1"});
   ASSERT_TRUE(wait_for_groups(folder, 0));
@@ -423,7 +423,7 @@ TEST(Signals, TheSecondOneDoesNotWait) {
   EXPECT_EQ(program.wait().code, 130);
 }
 
-TEST(Signals, ALivingRunIsNotResumed) {
+TEST(SignalsSlow, ALivingRunIsNotResumed) {
   const TempFolder folder;
   Program program(folder, kLongerRun);
   ASSERT_TRUE(wait_for_groups(folder, 1));
