@@ -116,7 +116,7 @@ TEST(Phantom, AnOutlierBreaksTheTensorScaleAlone) {
 
 // Through the store's rows and the paired comparison, as `kveval compare` would show it: ten haystacks of
 // twelve needles at 8K are enough to see e5m2 at kappa = 80 beyond doubt, and silent about int8.
-TEST(Phantom, TheComparisonSeesTheLoss) {
+TEST(PhantomSlow, TheComparisonSeesTheLoss) {
   std::vector<ArmData> arms;
   for (int haystack = 0; haystack < 10; haystack++) {
     const Asked asked = ask("phantom:kappa=80,seed=1", 8192, 12, haystack, "fp16,int8,e5m2");
