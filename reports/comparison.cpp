@@ -343,6 +343,13 @@ std::vector<Comparison> compare_run(std::span<const ArmData> arms, std::string_v
   return comparisons;
 }
 
+std::vector<Comparison> comparisons_of(std::span<const ArmData> arms) {
+  const bool comparable = arms.size() > 1 && std::any_of(arms.begin(), arms.end(), [](const ArmData& data) {
+                            return data.arm.baseline && !data.samples.empty();
+                          });
+  return comparable ? compare_run(arms) : std::vector<Comparison>();
+}
+
 std::vector<Comparison> compare_runs(std::span<const ArmData> base_arms,
                                      std::span<const ArmData> candidate_arms, std::string_view base,
                                      std::string_view candidate) {

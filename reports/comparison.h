@@ -122,6 +122,10 @@ Comparison compare(const ArmData& base, const ArmData& candidate);
 std::vector<Comparison> compare_run(std::span<const ArmData> arms, std::string_view base = {},
                                     std::string_view candidate = {});
 
+// The same against the baseline, or none where a run has nothing to compare and still has results to show:
+// one profile, no baseline, or interrupted before its first haystack.
+std::vector<Comparison> comparisons_of(std::span<const ArmData> arms);
+
 // Two runs, the first the base: arms of the same name, or the named ones. Same errors.
 std::vector<Comparison> compare_runs(std::span<const ArmData> base_arms,
                                      std::span<const ArmData> candidate_arms, std::string_view base = {},

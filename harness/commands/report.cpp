@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -61,11 +60,7 @@ void report_command(const Options& options, const Context& context) {
   const Store store = open_store(context, Store::Mode::read_only);
   const RunRecord run = store.find_run(options.run);
   const std::vector<ArmData> arms = load_run(store, run);
-  // A run of one profile, or one interrupted before its first haystack, still has a page.
-  const bool comparable = arms.size() > 1 && std::any_of(arms.begin(), arms.end(), [](const ArmData& data) {
-                            return data.arm.baseline && !data.samples.empty();
-                          });
-  const std::string page = render_html(run, arms, comparable ? compare_run(arms) : std::vector<Comparison>{});
+  const std::string page = render_html(run, arms, comparisons_of(arms));
   if (options.output == "-") {
     if (std::fwrite(page.data(), 1, page.size(), stdout) != page.size() || std::fflush(stdout) != 0) {
       fail_to_write("standard output");

@@ -28,11 +28,7 @@ void print_results(const Store& store, const RunRecord& run, const Context& cont
     return;
   }
   const std::vector<ArmData> arms = load_run(store, run);
-  const bool comparable = arms.size() > 1 && std::any_of(arms.begin(), arms.end(), [](const ArmData& data) {
-                            return data.arm.baseline && !data.samples.empty();
-                          });
-  const std::vector<Comparison> comparisons = comparable ? compare_run(arms) : std::vector<Comparison>();
-  fmt::print("{}", render_run_summary(run, arms, comparisons, {use_color(context, stdout)}));
+  fmt::print("{}", render_run_summary(run, arms, comparisons_of(arms), {use_color(context, stdout)}));
   std::fflush(stdout);
 }
 
