@@ -1,0 +1,190 @@
+#include "engine/model/block_quants.h"
+
+#include <cstring>
+
+#include "engine/kv/codec.h"
+
+namespace kveval {
+namespace {
+
+constexpr std::array<int8_t, 16> kIq4NlValues = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                 1,    13,   25,  38,  53,  69,  89,  113};
+
+float half_at(const uint8_t* p) { return kv::decode_fp16(uint16_t(p[0] | p[1] << 8)); }
+
+uint32_t word_at(const uint8_t* p) {
+  uint32_t word = 0;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+
+// Element j of a 32-element block is the low nibble of byte j, element j + 16 its high nibble.
+int nibble_of_32(const uint8_t* bytes, int element) {
+  return element < 16 ? bytes[element] & 15 : bytes[element - 16] >> 4;
+}
+
+void unpack_q4_0(const uint8_t* block, UnpackedBlock& out) {
+  out.scale[0] = half_at(block);
+  for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(nibble_of_32(block + 2, i) - 8);
+}
+
+void unpack_q4_1(const uint8_t* block, UnpackedBlock& out) {
+  out.scale[0] = half_at(block);
+  out.offset[0] = half_at(block + 2);
+  for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(nibble_of_32(block + 4, i));
+}
+
+// The fifth bits of all 32 elements stand in one word, element i in bit i.
+int five_bits(uint32_t high, const uint8_t* nibbles, int element) {
+  return nibble_of_32(nibbles, element) | int(high >> element & 1) << 4;
+}
+
+void unpack_q5_0(const uint8_t* block, UnpackedBlock& out) {
+  out.scale[0] = half_at(block);
+  const uint32_t high = word_at(block + 2);
+  for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(five_bits(high, block + 6, i) - 16);
+}
+
+void unpack_q5_1(const uint8_t* block, UnpackedBlock& out) {
+  out.scale[0] = half_at(block);
+  out.offset[0] = half_at(block + 2);
+  const uint32_t high = word_at(block + 4);
+  for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(five_bits(high, block + 8, i));
+}
+
+void unpack_q8_0(const uint8_t* block, UnpackedBlock& out) {
+  out.scale[0] = half_at(block);
+  std::memcpy(out.codes.data(), block + 2, 32);
+}
+
+void unpack_iq4_nl(const uint8_t* block, UnpackedBlock& out) {
+  out.scale[0] = half_at(block);
+  for (int i = 0; i < 32; ++i) out.codes[i] = kIq4NlValues[size_t(nibble_of_32(block + 2, i))];
+}
+
+// Q2_K and Q3_K keep 128 elements in 32 bytes: elements 32 s + l in bits 2 s of byte l.
+int two_bits(const uint8_t* bytes, int element) {
+  const int half = element / 128, shift = element % 128 / 32 * 2;
+  return bytes[half * 32 + element % 32] >> shift & 3;
+}
+
+// 16 bytes of scales (low nibble) and minima (high), 64 of codes, d, dmin.
+void unpack_q2_k(const uint8_t* block, UnpackedBlock& out) {
+  const float d = half_at(block + 80), dmin = half_at(block + 82);
+  for (int g = 0; g < 16; ++g) {
+    out.scale[g] = d * float(block[g] & 15);
+    out.offset[g] = -(dmin * float(block[g] >> 4));
+  }
+  for (int i = 0; i < 256; ++i) out.codes[i] = int8_t(two_bits(block + 16, i));
+}
+
+// Scale g of Q3_K: its low four bits are a nibble of bytes 0-7 (low for g < 8, high from 8 on), its high two
+// stand in byte 8 + g % 4 at bit 2 (g / 4).
+int q3_k_scale(const uint8_t* scales, int g) {
+  const int low = g < 8 ? scales[g] & 15 : scales[g - 8] >> 4;
+  return low | (scales[8 + g % 4] >> g / 4 * 2 & 3) << 4;
+}
+
+// 32 bytes of high bits (bit j of byte l is element 32 j + l), 64 of low two bits, 12 of scales, d.
+void unpack_q3_k(const uint8_t* block, UnpackedBlock& out) {
+  const float d = half_at(block + 108);
+  for (int g = 0; g < 16; ++g) out.scale[g] = d * float(q3_k_scale(block + 96, g) - 32);
+  for (int i = 0; i < 256; ++i) {
+    const int high = block[i % 32] >> i / 32 & 1;
+    out.codes[i] = int8_t(two_bits(block + 32, i) + high * 4 - 4);
+  }
+}
+
+// Six-bit scales and minima of eight groups in 12 bytes: the first four whole in bytes 0-3 and 4-7; the
+// others with their low four bits in bytes 8-11 and their high two above the first four's.
+void unpack_k_scales(const uint8_t* scales, float d, float dmin, UnpackedBlock& out) {
+  for (int g = 0; g < 8; ++g) {
+    const int scale = g < 4 ? scales[g] & 63 : (scales[g + 4] & 15) | scales[g - 4] >> 6 << 4;
+    const int minimum = g < 4 ? scales[g + 4] & 63 : scales[g + 4] >> 4 | scales[g] >> 6 << 4;
+    out.scale[g] = d * float(scale);
+    out.offset[g] = -(dmin * float(minimum));
+  }
+}
+
+// Q4_K and Q5_K: of every 64 elements the first 32 are the low nibbles of 32 bytes, the others the high ones.
+int nibble_of_64(const uint8_t* bytes, int element) {
+  const int byte = bytes[element / 64 * 32 + element % 32];
+  return element % 64 < 32 ? byte & 15 : byte >> 4;
+}
+
+// d, dmin, 12 bytes of scales, 128 of nibbles.
+void unpack_q4_k(const uint8_t* block, UnpackedBlock& out) {
+  unpack_k_scales(block + 4, half_at(block), half_at(block + 2), out);
+  for (int i = 0; i < 256; ++i) out.codes[i] = int8_t(nibble_of_64(block + 16, i));
+}
+
+// As Q4_K, with 32 bytes of fifth bits before the nibbles: bit j of byte l is element 32 j + l.
+void unpack_q5_k(const uint8_t* block, UnpackedBlock& out) {
+  unpack_k_scales(block + 4, half_at(block), half_at(block + 2), out);
+  for (int i = 0; i < 256; ++i) {
+    const int high = block[16 + i % 32] >> i / 32 & 1;
+    out.codes[i] = int8_t(nibble_of_64(block + 48, i) | high << 4);
+  }
+}
+
+// 128 bytes of low nibbles, 64 of high two bits, 16 signed scales, d. Of every 128 elements 0-63 are the low
+// nibbles of 64 bytes and 64-127 the high ones; element 32 s + l has its high bits in bits 2 s of byte l.
+void unpack_q6_k(const uint8_t* block, UnpackedBlock& out) {
+  const float d = half_at(block + 208);
+  for (int g = 0; g < 16; ++g) out.scale[g] = d * float(int8_t(block[192 + g]));
+  for (int i = 0; i < 256; ++i) {
+    const int byte = block[i / 128 * 64 + i % 64];
+    const int low = i % 128 < 64 ? byte & 15 : byte >> 4;
+    out.codes[i] = int8_t((low | two_bits(block + 128, i) << 4) - 32);
+  }
+}
+
+void dequantize_floats(TensorType type, const uint8_t* p, size_t count, float* out) {
+  if (type == TensorType::f32) {
+    std::memcpy(out, p, count * sizeof(float));
+  } else if (type == TensorType::f16) {
+    for (size_t i = 0; i < count; ++i) out[i] = half_at(p + 2 * i);
+  } else {
+    for (size_t i = 0; i < count; ++i) out[i] = kv::decode_bf16(uint16_t(p[2 * i] | p[2 * i + 1] << 8));
+  }
+}
+
+}  // namespace
+
+void unpack_block(TensorType type, const std::byte* block, UnpackedBlock& out) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(block);
+  switch (type) {
+    case TensorType::q4_0: return unpack_q4_0(bytes, out);
+    case TensorType::q4_1: return unpack_q4_1(bytes, out);
+    case TensorType::q5_0: return unpack_q5_0(bytes, out);
+    case TensorType::q5_1: return unpack_q5_1(bytes, out);
+    case TensorType::q8_0: return unpack_q8_0(bytes, out);
+    case TensorType::q2_k: return unpack_q2_k(bytes, out);
+    case TensorType::q3_k: return unpack_q3_k(bytes, out);
+    case TensorType::q4_k: return unpack_q4_k(bytes, out);
+    case TensorType::q5_k: return unpack_q5_k(bytes, out);
+    case TensorType::q6_k: return unpack_q6_k(bytes, out);
+    case TensorType::iq4_nl: return unpack_iq4_nl(bytes, out);
+    case TensorType::f32:
+    case TensorType::f16:
+    case TensorType::bf16: return;
+  }
+}
+
+void dequantize(TensorType type, const std::byte* blocks, size_t count, float* out) {
+  const TypeInfo& info = info_of(type);
+  if (info.group_elements == 0)
+    return dequantize_floats(type, reinterpret_cast<const uint8_t*>(blocks), count, out);
+  UnpackedBlock block;
+  const auto elements = size_t(info.block_elements), group = size_t(info.group_elements);
+  for (size_t at = 0; at < count; at += elements, blocks += info.block_bytes) {
+    unpack_block(type, blocks, block);
+    for (size_t i = 0; i < elements; ++i) {
+      const float scale = block.scale[i / group];
+      out[at + i] = info.has_offset ? weight_with_offset(scale, block.codes[i], block.offset[i / group])
+                                    : weight_without_offset(scale, block.codes[i]);
+    }
+  }
+}
+
+}  // namespace kveval
