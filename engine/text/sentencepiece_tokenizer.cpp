@@ -7,6 +7,8 @@
 
 #include "engine/error.h"
 #include "engine/hash.h"
+#include "engine/text/sentencepiece_proto.h"
+#include "engine/text/special_tokens.h"
 
 namespace kveval {
 namespace {
@@ -20,22 +22,35 @@ static_assert(sizeof(int) == sizeof(Token));
 class SentencePieceTokenizer : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(std::string_view proto) : hash_(hash_hex(proto)) {
-    const auto status = processor_.LoadFromSerializedProto({proto.data(), proto.size()});
-    if (!status.ok())
-      throw Error(ErrorKind::bad_file,
-                  fmt::format("the SentencePiece model cannot be read: {}", status.message()),
-                  "Check that the tokenizer's .model file is complete.");
-    cuttable_ = words_stand_alone();
+    load(proto);
+    bos_ = id_if_defined(processor_.bos_id());
+    eos_ = id_if_defined(processor_.eos_id());
+  }
+
+  explicit SentencePieceTokenizer(const Vocabulary& vocabulary)
+      : prefix_(vocabulary.prefix.value_or(SpacePrefix::every_text)),
+        eos_(vocabulary.eos),
+        hash_(hash_of(vocabulary)) {
+    if (vocabulary.add_bos.value_or(true)) {
+      if (!vocabulary.bos)
+        throw Error(ErrorKind::bad_file, "the SentencePiece vocabulary wants a BOS token and names none");
+      bos_ = vocabulary.bos;
+    }
+    load(sentencepiece_proto(vocabulary));
   }
 
   Tokens encode(std::string_view text) const override {
+    return wants_space(text, true) ? encode_whole(' ' + std::string(text)) : encode_whole(text);
+  }
+
+  Tokens encode_prompt(std::span<const PromptPart> parts) const override {
     Tokens tokens;
-    while (!text.empty()) {
-      const std::string_view part = text.substr(0, cuttable_ ? end_of_part(text) : text.size());
-      Tokens encoded;
-      check(processor_.Encode({part.data(), part.size()}, &encoded), "encode");
+    bool first = true;
+    for (const PromptRun& run : specials_.split(parts)) {
+      const Tokens encoded = encode_whole(wants_space(run.text, first) ? ' ' + run.text : run.text);
       tokens.insert(tokens.end(), encoded.begin(), encoded.end());
-      text.remove_prefix(part.size());
+      if (run.special) tokens.push_back(*run.special);
+      first = false;
     }
     return tokens;
   }
@@ -47,15 +62,53 @@ class SentencePieceTokenizer : public Tokenizer {
                                                 vocabulary_size()));
     std::string text;
     check(processor_.Decode(tokens, &text), "decode");
+    if (prefix_ != SpacePrefix::none && text.starts_with(' ')) text.erase(0, 1);
     return text;
   }
 
   int vocabulary_size() const override { return processor_.GetPieceSize(); }
-  std::optional<Token> bos() const override { return id_if_defined(processor_.bos_id()); }
-  std::optional<Token> eos() const override { return id_if_defined(processor_.eos_id()); }
+  std::optional<Token> bos() const override { return bos_; }
+  std::optional<Token> eos() const override { return eos_; }
   std::string hash() const override { return hash_; }
 
  private:
+  void load(std::string_view proto) {
+    const auto status = processor_.LoadFromSerializedProto({proto.data(), proto.size()});
+    if (!status.ok())
+      throw Error(ErrorKind::bad_file,
+                  fmt::format("the SentencePiece model cannot be read: {}", status.message()),
+                  "Check that the tokenizer's .model file is complete.");
+    cuttable_ = words_stand_alone();
+    for (int id = 0; id < processor_.GetPieceSize(); ++id)
+      if (processor_.IsControl(id) || processor_.IsUnknown(id)) specials_.add(processor_.IdToPiece(id), id);
+  }
+
+  bool wants_space(std::string_view text, bool first) const {
+    switch (prefix_) {
+      case SpacePrefix::none: return false;
+      case SpacePrefix::every_text: return !text.empty();
+      case SpacePrefix::every_bare_text: return !text.empty() && !begins_with_space(text);
+      case SpacePrefix::first_bare_text: return first && !text.empty() && !begins_with_space(text);
+    }
+    return false;
+  }
+
+  static bool begins_with_space(std::string_view text) {
+    return text.starts_with(' ') || text.starts_with(kSpaceMark);
+  }
+
+  Tokens encode_whole(std::string_view text) const {
+    Tokens tokens;
+    while (!text.empty()) {
+      const std::string_view part = text.substr(0, cuttable_ ? end_of_part(text) : text.size());
+      Tokens encoded;
+      check(processor_.Encode({part.data(), part.size()}, &encoded), "encode");
+      tokens.insert(tokens.end(), encoded.begin(), encoded.end());
+      text.remove_prefix(part.size());
+    }
+    return tokens;
+  }
+
   // SentencePiece slows down with the length of its input: 680 kB take four times as long whole as in parts.
   // Cutting before the space that ends a word changes nothing as long as
   //   - no piece reaches over such a place (a mark for a space behind another character), and
@@ -98,6 +151,9 @@ class SentencePieceTokenizer : public Tokenizer {
 
   sentencepiece::SentencePieceProcessor processor_;
   bool cuttable_ = false;
+  SpecialTokens specials_;
+  SpacePrefix prefix_ = SpacePrefix::none;  // besides what the processor itself adds
+  std::optional<Token> bos_, eos_;
   std::string hash_;
 };
 
@@ -105,6 +161,10 @@ class SentencePieceTokenizer : public Tokenizer {
 
 std::shared_ptr<const Tokenizer> make_sentencepiece_tokenizer(std::string_view serialized_model_proto) {
   return std::make_shared<SentencePieceTokenizer>(serialized_model_proto);
+}
+
+std::shared_ptr<const Tokenizer> make_sentencepiece_tokenizer(const Vocabulary& vocabulary) {
+  return std::make_shared<SentencePieceTokenizer>(vocabulary);
 }
 
 }  // namespace kveval

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "engine/text/tokenizer.h"
+#include "engine/text/vocabulary.h"
 
 namespace kveval {
 
@@ -15,5 +16,9 @@ namespace kveval {
 // reads back as one; with byte fallback and identity normalization every other text survives encode and
 // decode unchanged.
 std::shared_ptr<const Tokenizer> make_sentencepiece_tokenizer(std::string_view serialized_model_proto);
+
+// `vocabulary` passed check(). User-defined pieces are text and match wherever they stand; control pieces
+// only in the literals of encode_prompt(). decode() takes away the space that vocabulary.prefix adds.
+std::shared_ptr<const Tokenizer> make_sentencepiece_tokenizer(const Vocabulary& vocabulary);
 
 }  // namespace kveval

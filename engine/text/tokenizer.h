@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,13 @@ namespace kveval {
 using Token = int32_t;
 using Tokens = std::vector<Token>;
 
+// A stretch of a rendered prompt. Special tokens are recognised where the prompt's template wrote them, never
+// in what stands between.
+struct PromptPart {
+  std::string text;
+  bool literal = false;  // the template's own words
+};
+
 // Immutable after construction, so threads may share one.
 class Tokenizer {
  public:
@@ -21,6 +29,14 @@ class Tokenizer {
   // Special tokens written out in `text` are plain characters here: a haystack can never smuggle one in.
   // Adds neither BOS nor EOS.
   virtual Tokens encode(std::string_view text) const = 0;
+  // The same, with the special tokens of literal parts. What stands between two of them is encoded as one
+  // text, also across parts. A tokenizer that has no special tokens encodes the joined text.
+  virtual Tokens encode_prompt(std::span<const PromptPart> parts) const {
+    std::string text;
+    for (const PromptPart& part : parts) text += part.text;
+    return encode(text);
+  }
+  // May be cut inside a character, where a token is.
   virtual std::string decode(const Tokens& tokens) const = 0;
 
   virtual int vocabulary_size() const = 0;

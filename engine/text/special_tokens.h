@@ -1,0 +1,41 @@
+// The special tokens of a vocabulary, found in what a template wrote.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/text/tokenizer.h"
+
+namespace kveval {
+
+// Text between special tokens, and the one that ends it, if any.
+struct PromptRun {
+  std::string text;
+  std::optional<Token> special;
+};
+
+class SpecialTokens {
+ public:
+  void add(std::string text, Token id);
+
+  // Where several begin at one place the longest counts. The last run has no special token.
+  std::vector<PromptRun> split(std::span<const PromptPart> parts) const;
+
+ private:
+  struct Match {
+    size_t length = 0;
+    Token id = 0;
+  };
+  std::optional<Match> match_at(std::string_view text) const;
+
+  std::unordered_map<std::string, Token> ids_;
+  std::array<size_t, 256> longest_{};  // by first byte
+};
+
+}  // namespace kveval
