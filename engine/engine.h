@@ -19,6 +19,8 @@
 
 namespace kveval {
 
+struct ChatTemplate;  // engine/text/chat.h
+
 enum class Ask {
   nothing,   // context only
   generate,  // decode greedily under Decoding
@@ -104,6 +106,7 @@ struct EngineInfo {
   int vocabulary = 0;
   int layers = 0;
   const Tokenizer* tokenizer = nullptr;  // null: the engine takes text only
+  const ChatTemplate* chat = nullptr;    // how the model wants to be spoken to; null: plain text
   int concurrency = 0;                   // most branches advanced together; 0: all of a group
   std::string compute;                   // "float32": results of different compute types are never compared
   std::string simd;                      // for information: never changes results

@@ -104,7 +104,7 @@ struct Attention::State {
   std::vector<Block> blocks;
   int group = 1;
   size_t window = 0;
-  float factor = 1;  // log2(e) / sqrt(head_dim)
+  float factor = 1;  // log2(e) * score_scale
 
   int head_dim() const { return shape->layout->head_dim; }
 
@@ -219,7 +219,8 @@ void Attention::run(const AttentionShape& shape, std::span<const AttentionSegmen
   s.shape = &shape;
   s.group = shape.heads / kv_heads;
   s.window = size_t(shape.window);
-  s.factor = float(1.4426950408889634 / std::sqrt(double(head_dim)));
+  s.factor = float(1.4426950408889634 *
+                   (shape.score_scale > 0 ? shape.score_scale : 1 / std::sqrt(double(head_dim))));
 
   size_t rows = 0;
   for (const AttentionSegment& segment : segments) rows += size_t(segment.tokens) * size_t(s.group);

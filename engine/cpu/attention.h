@@ -32,6 +32,7 @@ struct AttentionShape {
   int heads;
   int window;  // 0: everything before
   const kv::PageLayout* layout;
+  double score_scale = 0;  // of query-key products; 0: head_dim^-1/2
 };
 
 // Segments that share pages (forks of one prefix) walk the shared tiles together: list them side by side.

@@ -19,7 +19,7 @@ struct AttentionRows {
   int head_dim;
   Format k_format, v_format;
   size_t window;
-  const float* q;  // [rows][head_dim], already times log2(e) / sqrt(head_dim): weights are 2^(score - max)
+  const float* q;  // [rows][head_dim], already times log2(e) * score_scale: weights are 2^(score - max)
   const size_t* position;  // [rows], each row's p
 };
 

@@ -19,6 +19,10 @@ inline constexpr float kExp2Lowest = -126.f;  // below it exp2 is +0, so no resu
 inline constexpr float kExp2Highest = 127.f;  // callers clamp: above it the exponent would wrap around
 inline constexpr float kLog2E = 1.44269502f;  // float32 nearest to log2(e)
 
+// GELU's tanh form as a sigmoid: 0.5 (1 + tanh(y)) = sigmoid(2 y), y = sqrt(2/pi) (x + 0.044715 x^3).
+inline constexpr float kGeluCubic = 0.044715f;
+inline constexpr float kGeluLog2E = 2.30220819f;  // 2 sqrt(2/pi) log2(e)
+
 // k a blocked matrix product handles at a time: 512 rows of A (640 KB) stay in L2, two panels (40 KB) in L1
 // and L2. No multiple of 1,024 bytes' worth of floats: rows this far apart spread over the cache sets.
 inline constexpr int kGemmDepth = 320;

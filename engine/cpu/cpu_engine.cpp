@@ -144,6 +144,7 @@ class CpuEngine final : public Engine {
     info.vocabulary = config.vocabulary;
     info.layers = int(config.layers.size());
     info.tokenizer = model_->tokenizer.get();
+    info.chat = &model_->chat;
     info.concurrency = options_.max_branches;
     info.compute = "float32";
     info.simd = kernels_.name;
@@ -289,8 +290,8 @@ Profile CpuEngine::resolve(const Profile& profile, std::span<const Tokens> calib
 double CpuEngine::flops_per_second() const {
   if (flops_per_second_ > 0) return flops_per_second_;
   constexpr int kSide = 512;
-  Matrix w{kSide, kSide, std::vector<float>(size_t(kSide) * kSide, 0.5f)};
-  const PackedMatrix packed = pack(w);
+  const PackedMatrix packed =
+      pack(float_tensor(kSide, kSide, std::vector<float>(size_t(kSide) * kSide, 0.5f)));
   std::vector<float> a(size_t(kSide) * kSide, 0.25f), c(a.size());
   double best = 1e9;
   for (int i = 0; i < 5; i++) {

@@ -16,10 +16,17 @@ size_t padded(int rows) { return (size_t(rows) + kLanes - 1) / kLanes * kLanes; 
 
 }  // namespace
 
-PackedModel::PackedModel(const Model& m) : model(&m), head(pack(m.weights.head)) {
+PackedModel::PackedModel(const Model& m) : model(&m) {
+  const auto take = [&m](const Tensor& tensor) {
+    PackedMatrix packed = pack(tensor);
+    m.files.release(tensor);
+    return packed;
+  };
   for (const LayerWeights& w : m.weights.layers) {
-    layers.push_back({pack(w.q), pack(w.k), pack(w.v), pack(w.o), pack(w.gate), pack(w.up), pack(w.down)});
+    layers.push_back({take(w.q), take(w.k), take(w.v), take(w.o), take(w.gate), take(w.up), take(w.down)});
   }
+  head = take(m.weights.head);
+  m.files.check_intact();
 }
 
 std::vector<kv::LayerShape> layer_shapes(const ModelConfig& config) {
@@ -33,10 +40,11 @@ std::vector<kv::LayerShape> layer_shapes(const ModelConfig& config) {
 Forward::Forward(const PackedModel& model, const Kernels& kernels, ThreadPool& pool)
     : packed_(model),
       config_(model.model->config),
-      rope_(make_rope_table(config_)),
       kernels_(kernels),
       pool_(pool),
-      attention_(kernels, pool) {}
+      attention_(kernels, pool) {
+  for (const Rope& rope : config_.ropes) angles_.push_back({make_rope_table(rope, config_.context), {}, {}});
+}
 
 void Forward::run(kv::Cache& cache, std::span<const Feed> feeds, const OnLogits& on_logits) {
   Rows rows = all_rows(feeds);
@@ -47,26 +55,29 @@ void Forward::run(kv::Cache& cache, std::span<const Feed> feeds, const OnLogits&
   const int layers = int(config_.layers.size());
   for (int layer = 0; layer < layers; layer++) {
     const LayerConfig& shape = config_.layers[size_t(layer)];
-    const LayerWeights& norms = packed_.model->weights.layers[size_t(layer)];
+    const LayerWeights& vectors = packed_.model->weights.layers[size_t(layer)];
     const PackedLayer& w = packed_.layers[size_t(layer)];
 
-    normalize(norms.attention_norm, rows.count);
-    multiply(w.k, h_.data(), rows.count, width(), k_);
-    multiply(w.v, h_.data(), rows.count, width(), v_);
-    if (shape.rope) rotate(k_.data(), shape.kv_heads, padded(w.k.rows), rows.count);
+    normalize(vectors.attention_norm, rows.count);
+    multiply(w.k, vectors.k_bias, h_.data(), rows.count, width(), k_);
+    multiply(w.v, vectors.v_bias, h_.data(), rows.count, width(), v_);
+    normalize_heads(vectors.k_norm, k_.data(), shape.kv_heads, padded(w.k.rows), rows.count);
+    rotate(shape, k_.data(), shape.kv_heads, padded(w.k.rows), rows.count);
     write_cache(cache, feeds, layer);
 
     // Behind the last layer's keys and values nothing reads a prompt token any more.
     if (layer == layers - 1) rows = keep_wanted(feeds, rows);
     if (rows.count == 0) break;
 
-    multiply(w.q, h_.data(), rows.count, width(), q_);
-    if (shape.rope) rotate(q_.data(), shape.heads, padded(w.q.rows), rows.count);
+    multiply(w.q, vectors.q_bias, h_.data(), rows.count, width(), q_);
+    normalize_heads(vectors.q_norm, q_.data(), shape.heads, padded(w.q.rows), rows.count);
+    rotate(shape, q_.data(), shape.heads, padded(w.q.rows), rows.count);
     attend(cache, layer, rows);
-    add_product(w.o, attended_.data(), rows.count, size_t(w.o.cols));
+    add_product(w.o, vectors.post_attention_norm, attended_.data(), rows.count, size_t(w.o.cols));
 
-    normalize(norms.ff_norm, rows.count);
+    normalize(vectors.ff_norm, rows.count);
     feed_forward(w, rows.count);
+    add_product(w.down, vectors.post_ff_norm, gate_.data(), rows.count, padded(w.gate.rows));
   }
   for (const Feed& feed : feeds) cache.release_behind_window(*feed.sequence, feed.sequence->length());
   if (rows.count > 0) emit_logits(feeds, rows.count, on_logits);
@@ -83,14 +94,15 @@ Forward::Rows Forward::all_rows(std::span<const Feed> feeds) const {
 }
 
 void Forward::embed(std::span<const Feed> feeds) {
-  const Matrix& embedding = packed_.model->weights.embedding;
+  const Tensor& embedding = packed_.model->weights.embedding;
   size_t rows = 0;
   for (const Feed& feed : feeds) rows += feed.tokens.size();
   x_.reserve(rows * width());
   float* x = x_.data();
   for (const Feed& feed : feeds) {
     for (const Token token : feed.tokens) {
-      std::memcpy(x, embedding.row(token), width() * sizeof(float));
+      dequantize_row(embedding, token, x);
+      if (config_.embedding_scale != 1) kernels_.scale(x, config_.embedding_scale, width());
       x += width();
     }
   }
@@ -99,13 +111,15 @@ void Forward::embed(std::span<const Feed> feeds) {
 // Positions are the same in every layer, so the angles of a batch are computed once.
 void Forward::rope_angles(const Rows& rows) {
   const size_t half = size_t(config_.head_dim) / 2;
-  cos_.reserve(size_t(rows.count) * half);
-  sin_.reserve(size_t(rows.count) * half);
-  for (const Rows::Run& run : rows.runs) {
-    for_rows(run.count, [&](int i) {
-      const size_t at = size_t(run.row + i) * half;
-      rope_rows(rope_, run.position + size_t(i), 1, cos_.data() + at, sin_.data() + at);
-    });
+  for (Angles& angles : angles_) {
+    angles.cos.reserve(size_t(rows.count) * half);
+    angles.sin.reserve(size_t(rows.count) * half);
+    for (const Rows::Run& run : rows.runs) {
+      for_rows(run.count, [&](int i) {
+        const size_t at = size_t(run.row + i) * half;
+        rope_rows(angles.table, run.position + size_t(i), 1, angles.cos.data() + at, angles.sin.data() + at);
+      });
+    }
   }
 }
 
@@ -117,14 +131,27 @@ void Forward::normalize(const std::vector<float>& weight, int rows) {
   });
 }
 
-void Forward::rotate(float* x, int heads, size_t stride, int rows) const {
+void Forward::normalize_heads(const std::vector<float>& weight, float* x, int heads, size_t stride,
+                              int rows) const {
+  if (weight.empty()) return;
+  for_rows(rows, [&](int i) {
+    for (int head = 0; head < heads; head++) {
+      float* const values = x + size_t(i) * stride + size_t(head * config_.head_dim);
+      kernels_.rms_norm(values, weight.data(), config_.head_dim, config_.norm_epsilon, values);
+    }
+  });
+}
+
+void Forward::rotate(const LayerConfig& layer, float* x, int heads, size_t stride, int rows) const {
+  if (layer.rope == kNoRope) return;
+  const Angles& angles = angles_[size_t(layer.rope)];
   const size_t half = size_t(config_.head_dim) / 2;
   const auto rope =
       config_.rope_style == RopeStyle::halves ? kernels_.rope_halves : kernels_.rope_interleaved;
   for_rows(rows, [&](int i) {
     for (int head = 0; head < heads; head++) {
-      rope(x + size_t(i) * stride + size_t(head * config_.head_dim), cos_.data() + size_t(i) * half,
-           sin_.data() + size_t(i) * half, config_.head_dim);
+      rope(x + size_t(i) * stride + size_t(head * config_.head_dim), angles.cos.data() + size_t(i) * half,
+           angles.sin.data() + size_t(i) * half, config_.head_dim);
     }
   });
 }
@@ -159,8 +186,10 @@ Forward::Rows Forward::keep_wanted(std::span<const Feed> feeds, const Rows& rows
     };
     move(x_, width());
     move(h_, width());
-    move(cos_, half);
-    move(sin_, half);
+    for (Angles& angles : angles_) {
+      move(angles.cos, half);
+      move(angles.sin, half);
+    }
     kept.count += run.count - skipped;
   }
   return kept;
@@ -176,17 +205,19 @@ void Forward::attend(kv::Cache& cache, int layer, const Rows& rows) {
     segments.push_back(
         {run.sequence->pages(layer).data(), run.position, run.count, q_.data() + at, attended_.data() + at});
   }
-  attention_.run({shape.heads, shape.window, &cache.layout(layer)}, segments);
+  attention_.run({shape.heads, shape.window, &cache.layout(layer), config_.score_scale}, segments);
 }
 
+// gate = act(gate h) * (up h), what W_down reads.
 void Forward::feed_forward(const PackedLayer& w, int rows) {
   const size_t ff = padded(w.gate.rows);
-  multiply(w.gate, h_.data(), rows, width(), gate_);
-  multiply(w.up, h_.data(), rows, width(), up_);
+  multiply(w.gate, {}, h_.data(), rows, width(), gate_);
+  multiply(w.up, {}, h_.data(), rows, width(), up_);
+  const auto activate =
+      config_.activation == Activation::silu ? kernels_.silu_multiply : kernels_.gelu_multiply;
   for_rows(rows, [&](int i) {
-    kernels_.silu_multiply(gate_.data() + size_t(i) * ff, up_.data() + size_t(i) * ff, size_t(w.gate.rows));
+    activate(gate_.data() + size_t(i) * ff, up_.data() + size_t(i) * ff, size_t(w.gate.rows));
   });
-  add_product(w.down, gate_.data(), rows, ff);
 }
 
 void Forward::emit_logits(std::span<const Feed> feeds, int rows, const OnLogits& on_logits) {
@@ -195,7 +226,7 @@ void Forward::emit_logits(std::span<const Feed> feeds, int rows, const OnLogits&
   size_t feed = 0, index = feeds[0].first_wanted;
   for (int first = 0; first < rows; first += kLogitRows) {
     const int count = std::min(kLogitRows, rows - first);
-    multiply(packed_.head, h_.data() + size_t(first) * width(), count, width(), logits_);
+    multiply(packed_.head, {}, h_.data() + size_t(first) * width(), count, width(), logits_);
     for (int i = 0; i < count; i++) {
       while (index >= feeds[feed].tokens.size()) index = feeds[++feed].first_wanted;
       on_logits(feed, index++, {logits_.data() + size_t(i) * padded(packed_.head.rows), vocabulary});
@@ -203,17 +234,25 @@ void Forward::emit_logits(std::span<const Feed> feeds, int rows, const OnLogits&
   }
 }
 
-// out = in W^T; rows of `out` are padded(w.rows) floats apart.
-void Forward::multiply(const PackedMatrix& w, const float* in, int rows, size_t in_stride, Buffer& out) {
+// out = in W^T + bias; rows of `out` are padded(w.rows) floats apart.
+void Forward::multiply(const PackedMatrix& w, const std::vector<float>& bias, const float* in, int rows,
+                       size_t in_stride, Buffer& out) {
   out.reserve(size_t(rows) * padded(w.rows));
   matmul(kernels_, pool_, w, in, rows, in_stride, out.data(), padded(w.rows));
+  if (bias.empty()) return;
+  for_rows(rows,
+           [&](int i) { kernels_.add(out.data() + size_t(i) * padded(w.rows), bias.data(), bias.size()); });
 }
 
-// x += in W^T
-void Forward::add_product(const PackedMatrix& w, const float* in, int rows, size_t in_stride) {
-  multiply(w, in, rows, in_stride, projected_);
+// x += in W^T, normalized first where the architecture says so.
+void Forward::add_product(const PackedMatrix& w, const std::vector<float>& post_norm, const float* in,
+                          int rows, size_t in_stride) {
+  multiply(w, {}, in, rows, in_stride, projected_);
   for_rows(rows, [&](int i) {
-    kernels_.add(x_.data() + size_t(i) * width(), projected_.data() + size_t(i) * padded(w.rows), width());
+    float* const product = projected_.data() + size_t(i) * padded(w.rows);
+    if (!post_norm.empty())
+      kernels_.rms_norm(product, post_norm.data(), config_.width, config_.norm_epsilon, product);
+    kernels_.add(x_.data() + size_t(i) * width(), product, width());
   });
 }
 

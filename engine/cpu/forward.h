@@ -24,7 +24,9 @@ struct PackedLayer {
   PackedMatrix q, k, v, o, gate, up, down;
 };
 
-// A model's matrices in the layout of the kernels. Norms and the embedding stay in the model.
+// A model's matrices in the layout of the kernels; the pages of a checkpoint's file are dropped as soon as
+// they are repacked. Norms, biases and the embedding, of which a prompt needs few rows, stay in the model.
+// Throws Error{bad_file} when the file lost bytes meanwhile.
 struct PackedModel {
   explicit PackedModel(const Model& model);
   const Model* model;
@@ -69,26 +71,33 @@ class Forward {
   void embed(std::span<const Feed> feeds);
   void rope_angles(const Rows& rows);
   void normalize(const std::vector<float>& weight, int rows);  // h = rms_norm(x)
-  void rotate(float* x, int heads, size_t stride, int rows) const;
+  void normalize_heads(const std::vector<float>& weight, float* x, int heads, size_t stride, int rows) const;
+  void rotate(const LayerConfig& layer, float* x, int heads, size_t stride, int rows) const;
   void write_cache(kv::Cache& cache, std::span<const Feed> feeds, int layer);
   void attend(kv::Cache& cache, int layer, const Rows& rows);
   void feed_forward(const PackedLayer& w, int rows);
   void emit_logits(std::span<const Feed> feeds, int rows, const OnLogits& on_logits);
-  void multiply(const PackedMatrix& w, const float* in, int rows, size_t in_stride, Buffer& out);
-  void add_product(const PackedMatrix& w, const float* in, int rows, size_t in_stride);
+  void multiply(const PackedMatrix& w, const std::vector<float>& bias, const float* in, int rows,
+                size_t in_stride, Buffer& out);
+  void add_product(const PackedMatrix& w, const std::vector<float>& post_norm, const float* in, int rows,
+                   size_t in_stride);
   template <class F>
   void for_rows(int rows, const F& body) const;
   size_t width() const { return size_t(config_.width); }
 
   const PackedModel& packed_;
   const ModelConfig& config_;
-  RopeTable rope_;
+  struct Angles {  // of a batch's positions, [rows][head_dim / 2]; one for each of config.ropes
+    RopeTable table;
+    Buffer cos, sin;
+  };
+  std::vector<Angles> angles_;
   const Kernels& kernels_;
   ThreadPool& pool_;
   Attention attention_;
 
   // Activations, grown to the largest batch seen. x is the residual stream, h its normalized copy.
-  Buffer x_, h_, q_, k_, v_, attended_, projected_, gate_, up_, cos_, sin_, logits_;
+  Buffer x_, h_, q_, k_, v_, attended_, projected_, gate_, up_, logits_;
 };
 
 }  // namespace kveval::cpu

@@ -27,13 +27,16 @@ struct Kernels {
   void (*gemm)(const float* packed, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
                float* c, size_t ldc, float* scratch);
 
-  // y = x / sqrt(mean(x^2) + epsilon) * weight; the sum of squares runs in 16 lanes.
+  // y = x / sqrt(mean(x^2) + epsilon) * weight; the sum of squares runs in 16 lanes. y may be x.
   void (*rms_norm)(const float* x, const float* weight, int n, float epsilon, float* y);
   // Rotates one head in place. cos, sin: [head_dim / 2].
   void (*rope_halves)(float* x, const float* cos, const float* sin, int head_dim);
   void (*rope_interleaved)(float* x, const float* cos, const float* sin, int head_dim);
   void (*add)(float* x, const float* y, size_t n);                // x += y
   void (*silu_multiply)(float* gate, const float* up, size_t n);  // gate = gate * sigmoid(gate) * up
+  // gate = gelu(gate) * up with GELU's tanh form: x * sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)).
+  void (*gelu_multiply)(float* gate, const float* up, size_t n);
+  void (*scale)(float* x, float factor, size_t n);  // x *= factor
   // The largest x, and the sum over 16 lanes of exp(x - largest).
   void (*exp_sum)(const float* x, size_t n, float* largest, float* sum);
   int (*argmax)(const float* x, size_t n);  // lowest index among equals

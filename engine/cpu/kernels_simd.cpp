@@ -14,6 +14,8 @@ const cpu::Kernels kernels = {
     .rope_interleaved = rope_interleaved,
     .add = add,
     .silu_multiply = silu_multiply,
+    .gelu_multiply = gelu_multiply,
+    .scale = scale,
     .exp_sum = exp_sum,
     .argmax = argmax,
     .attention = {.span = attend_span, .merge = merge_span, .finish = finish_row},

@@ -16,6 +16,8 @@ void rope_halves(float* x, const float* cos, const float* sin, int head_dim);
 void rope_interleaved(float* x, const float* cos, const float* sin, int head_dim);
 void add(float* x, const float* y, size_t n);
 void silu_multiply(float* gate, const float* up, size_t n);
+void gelu_multiply(float* gate, const float* up, size_t n);
+void scale(float* x, float factor, size_t n);
 void exp_sum(const float* x, size_t n, float* largest, float* sum);
 int argmax(const float* x, size_t n);
 

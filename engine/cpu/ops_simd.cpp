@@ -55,24 +55,39 @@ void add(float* x, const float* y, size_t n) {
   for (size_t i = 0; i < n; i++) x[i] += y[i];
 }
 
+void scale(float* x, float factor, size_t n) {
+  for (size_t i = 0; i < n; i++) x[i] *= factor;
+}
+
 namespace {
 
-V silu(V gate) {
-  const V power = min(mul(gate, splat(-cpu::kLog2E)), splat(cpu::kExp2Highest));
-  return div(gate, add(splat(1.f), exp2(power)));
+// x * sigmoid(y), y given as -log2(e) * y.
+V times_sigmoid(V x, V power) { return div(x, add(splat(1.f), exp2(min(power, splat(cpu::kExp2Highest))))); }
+struct Silu {
+  KVEVAL_INLINE V apply(V x) { return times_sigmoid(x, mul(x, splat(-cpu::kLog2E))); }
+};
+struct Gelu {
+  KVEVAL_INLINE V apply(V x) {
+    const V inner = mul(x, fma(mul(x, x), splat(cpu::kGeluCubic), splat(1.f)));
+    return times_sigmoid(x, mul(inner, splat(-cpu::kGeluLog2E)));
+  }
+};
+
+template <class Activation>
+void activate_multiply(float* gate, const float* up, size_t n) {
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) store(gate + i, mul(Activation::apply(load(gate + i)), load(up + i)));
+  if (i < n) {
+    float lanes[16];
+    store(lanes, mul(Activation::apply(load_tail(gate + i, n - i, 0.f)), load_tail(up + i, n - i, 0.f)));
+    std::memcpy(gate + i, lanes, (n - i) * sizeof(float));
+  }
 }
 
 }  // namespace
 
-void silu_multiply(float* gate, const float* up, size_t n) {
-  size_t i = 0;
-  for (; i + 16 <= n; i += 16) store(gate + i, mul(silu(load(gate + i)), load(up + i)));
-  if (i < n) {
-    float lanes[16];
-    store(lanes, mul(silu(load_tail(gate + i, n - i, 0.f)), load_tail(up + i, n - i, 0.f)));
-    std::memcpy(gate + i, lanes, (n - i) * sizeof(float));
-  }
-}
+void silu_multiply(float* gate, const float* up, size_t n) { activate_multiply<Silu>(gate, up, n); }
+void gelu_multiply(float* gate, const float* up, size_t n) { activate_multiply<Gelu>(gate, up, n); }
 
 void exp_sum(const float* x, size_t n, float* most, float* total) {
   V highest = splat(kMinusInfinity);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace kveval::cpu {
 namespace {
@@ -12,17 +13,18 @@ int columns_per_piece(int m, int cols) { return m > 4 ? 256 : std::max(kLanes, 3
 
 }  // namespace
 
-PackedMatrix pack(const Matrix& matrix) {
-  PackedMatrix packed{matrix.rows, matrix.cols, {}};
-  const size_t cols = size_t(matrix.cols);
-  packed.values.reserve(size_t(packed.padded_rows()) * cols);
-  for (int block = 0; block < packed.padded_rows(); block += kLanes) {
-    float* out = packed.values.data() + size_t(block) * cols;
-    for (int lane = 0; lane < kLanes; lane++) {
-      const bool padding = block + lane >= matrix.rows;
-      const float* row = padding ? nullptr : matrix.row(block + lane);
-      for (size_t k = 0; k < cols; k++) out[k * kLanes + size_t(lane)] = padding ? 0.f : row[k];
-    }
+PackedMatrix pack(const Tensor& matrix) {
+  PackedMatrix packed{int(rows(matrix)), int(cols(matrix)), {}};
+  const size_t width = size_t(packed.cols);
+  packed.values.reserve(size_t(packed.padded_rows()) * width);
+  std::vector<float> row(width);
+  for (int r = 0; r < packed.padded_rows(); r++) {
+    if (r < packed.rows)
+      dequantize_row(matrix, r, row.data());
+    else
+      std::fill(row.begin(), row.end(), 0.f);
+    float* out = packed.values.data() + size_t(r / kLanes * kLanes) * width + r % kLanes;
+    for (size_t k = 0; k < width; k++) out[k * kLanes] = row[k];
   }
   return packed;
 }

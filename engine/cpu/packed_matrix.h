@@ -6,7 +6,7 @@
 #include "engine/cpu/aligned.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/thread_pool.h"
-#include "engine/model/weights.h"
+#include "engine/model/tensor.h"
 
 namespace kveval::cpu {
 
@@ -17,7 +17,8 @@ struct PackedMatrix {
   int padded_rows() const { return (rows + kLanes - 1) / kLanes * kLanes; }
 };
 
-PackedMatrix pack(const Matrix& matrix);
+// matrix: [rows, cols].
+PackedMatrix pack(const Tensor& matrix);
 
 // c[i][r] = sum over k of a[i][k] * matrix[r][k], one FMA chain each, for i < m and r < rows.
 // a: m rows, lda >= cols floats apart. c: m rows, ldc >= rows floats apart; where ldc >= padded_rows() the

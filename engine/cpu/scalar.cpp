@@ -103,11 +103,24 @@ void add(float* x, const float* y, size_t n) {
   for (size_t i = 0; i < n; i++) x[i] += y[i];
 }
 
+// x * sigmoid(y), y given as -log2(e) * y.
+static float times_sigmoid(float x, float power) {
+  return x / (1.f + exp2(std::min(power, cpu::kExp2Highest)));
+}
+
 void silu_multiply(float* gate, const float* up, size_t n) {
+  for (size_t i = 0; i < n; i++) gate[i] = times_sigmoid(gate[i], gate[i] * -kLog2E) * up[i];
+}
+
+void gelu_multiply(float* gate, const float* up, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    const float power = std::min(gate[i] * -kLog2E, cpu::kExp2Highest);
-    gate[i] = gate[i] / (1.f + exp2(power)) * up[i];
+    const float x = gate[i], inner = x * std::fmaf(x * x, cpu::kGeluCubic, 1.f);
+    gate[i] = times_sigmoid(x, inner * -cpu::kGeluLog2E) * up[i];
   }
+}
+
+void scale(float* x, float factor, size_t n) {
+  for (size_t i = 0; i < n; i++) x[i] *= factor;
 }
 
 void exp_sum(const float* x, size_t n, float* largest, float* sum) {
@@ -204,6 +217,8 @@ const cpu::Kernels kernels = {
     .rope_interleaved = rope_interleaved,
     .add = add,
     .silu_multiply = silu_multiply,
+    .gelu_multiply = gelu_multiply,
+    .scale = scale,
     .exp_sum = exp_sum,
     .argmax = argmax,
     .attention = {.span = attend_span, .merge = merge_span, .finish = finish_row},

@@ -12,28 +12,46 @@ enum class RopeStyle {
   interleaved,  // pairs (2i, 2i + 1): "NORM"
 };
 
+// How one kind of layer rotates queries and keys: pair i turns by position * frequencies[i]. Made by
+// engine/model/rope.h, scaling included.
+struct Rope {
+  std::vector<double> frequencies;  // [head_dim / 2], radians a token
+  double magnitude = 1;             // the rotated pair is this many times as long: YaRN's attention factor
+  std::string text;                 // for people: "theta 10000, linear scaling by 8"
+};
+
+inline constexpr int kNoRope = -1;
+
 struct LayerConfig {
   int heads = 1;
   int kv_heads = 1;  // heads % kv_heads == 0
   int window = 0;    // 0: full attention; else the last `window` positions, itself included
-  bool rope = true;  // false: no position information (NoPE)
+  int rope = 0;      // index into ModelConfig::ropes; kNoRope: no position information (NoPE)
   int ff = 0;        // feed-forward width
 };
 
+enum class Activation { silu, gelu_tanh };
+
 struct ModelConfig {
-  std::string architecture;  // "llama"
+  std::string architecture;  // "llama", "qwen2", "qwen3", "gemma3"
   int width = 0;             // residual stream, d_model
   int head_dim = 0;          // the same in every layer: 64, 128 or 256
   int vocabulary = 0;
   int context = 0;  // longest sequence, tokens
   float norm_epsilon = 1e-6f;
-  double rope_theta = 10000.0;
   RopeStyle rope_style = RopeStyle::halves;
+  std::vector<Rope> ropes;
+  Activation activation = Activation::silu;  // of the feed-forward gate
+  float embedding_scale = 1;                 // token rows are multiplied by this: sqrt(width) in Gemma
+  double score_scale = 0;                    // of query-key products; 0: head_dim^-1/2
   std::vector<LayerConfig> layers;
 };
 
 // Multiply-adds x 2 of everything linear for one token: all layers without the head, and the head alone.
 double linear_flops_per_token(const ModelConfig& config);
 double head_flops_per_token(const ModelConfig& config);
+
+// Weights without norms and biases; a tied head counts once (the caller says whether it is).
+double parameters(const ModelConfig& config, bool tied_head);
 
 }  // namespace kveval

@@ -12,6 +12,7 @@
 
 #include "engine/deterministic_math.h"
 #include "engine/error.h"
+#include "engine/model/rope.h"
 #include "engine/random.h"
 
 namespace kveval {
@@ -172,21 +173,39 @@ Parts draw_parts(uint64_t seed, int vocabulary) {
 
 // ---- layers
 
-Matrix zeros(int rows, int cols) { return {rows, cols, std::vector<float>(size_t(rows) * size_t(cols))}; }
+// Row-major, all zero at first.
+struct Matrix {
+  Matrix(int rows_, int cols_) : rows(rows_), cols(cols_), values(size_t(rows) * size_t(cols)) {}
+  int rows, cols;
+  std::vector<float> values;
+};
 
-float& at(Matrix& matrix, int row, int col) { return matrix.row(row)[col]; }
+float& at(Matrix& matrix, int row, int col) {
+  return matrix.values[size_t(row) * size_t(matrix.cols) + size_t(col)];
+}
 
-LayerWeights zero_layer(const LayerConfig& layer) {
+Tensor tensor_of(Matrix matrix) { return float_tensor(matrix.rows, matrix.cols, std::move(matrix.values)); }
+
+struct AttentionMatrices {
+  explicit AttentionMatrices(const LayerConfig& layer)
+      : q(layer.heads * kHeadDim, Stream::width),
+        k(layer.kv_heads * kHeadDim, Stream::width),
+        v(layer.kv_heads * kHeadDim, Stream::width),
+        o(Stream::width, layer.heads * kHeadDim) {}
+  std::vector<float> norm = std::vector<float>(Stream::width, 1.0f);
+  Matrix q, k, v, o;
+};
+
+LayerWeights layer_of(AttentionMatrices m, const LayerConfig& layer) {
   LayerWeights w;
-  w.attention_norm.assign(Stream::width, 1.0f);
+  w.attention_norm = std::move(m.norm);
+  w.q = tensor_of(std::move(m.q));
+  w.k = tensor_of(std::move(m.k));
+  w.v = tensor_of(std::move(m.v));
+  w.o = tensor_of(std::move(m.o));
   w.ff_norm.assign(Stream::width, 1.0f);
-  w.q = zeros(layer.heads * kHeadDim, Stream::width);
-  w.k = zeros(layer.kv_heads * kHeadDim, Stream::width);
-  w.v = zeros(layer.kv_heads * kHeadDim, Stream::width);
-  w.o = zeros(Stream::width, layer.heads * kHeadDim);
-  w.gate = zeros(layer.ff, Stream::width);
-  w.up = zeros(layer.ff, Stream::width);
-  w.down = zeros(Stream::width, layer.ff);
+  w.gate = w.up = tensor_of(Matrix(layer.ff, Stream::width));
+  w.down = tensor_of(Matrix(Stream::width, layer.ff));
   return w;
 }
 
@@ -214,21 +233,22 @@ int rope_row(int element, RopeStyle style) {
   return element < kHalf ? 2 * element : 2 * (element - kHalf) + 1;
 }
 
-void values_are_codes(LayerWeights& w) {
+void values_are_codes(AttentionMatrices& w) {
   for (int i = 0; i < Stream::kCode; ++i) at(w.v, i, Stream::code + i) = float(kValueGain);
 }
 
 // Columns `head` of W_o add share * R * (the head's value) to the context that begins at `context`.
-void write_context(LayerWeights& w, int head, int context, double share, const Vector& projection) {
+void write_context(AttentionMatrices& w, int head, int context, double share, const Vector& projection) {
   for (int row = 0; row < Stream::kContext; ++row)
     for (int col = 0; col < Stream::kCode; ++col)
       at(w.o, context + row, head * kHeadDim + col) =
           float(share * projection[size_t(row) * Stream::kCode + size_t(col)] / kValueGain);
 }
 
-void build_offset_layer(LayerWeights& w, const Parts& parts, const PhantomOptions& options, RopeStyle style) {
+void build_offset_layer(AttentionMatrices& w, const Parts& parts, const PhantomOptions& options,
+                        RopeStyle style) {
   const double squares = 1 + parts.share[0] * parts.share[0] + options.rho * options.rho;
-  w.attention_norm.assign(Stream::width, nominal_rms(squares));
+  w.norm.assign(Stream::width, nominal_rms(squares));
   const Vector key = offset_key(0);
   for (int i = 0; i < kHeadDim; ++i)
     at(w.k, rope_row(i, style), Stream::constant) = float(key[size_t(i)] / kConstant);
@@ -245,8 +265,8 @@ void build_offset_layer(LayerWeights& w, const Parts& parts, const PhantomOption
   }
 }
 
-void build_match_layer(LayerWeights& w, const Parts& parts, const PhantomOptions& options) {
-  w.attention_norm.assign(Stream::width, nominal_rms(3 + options.rho * options.rho));
+void build_match_layer(AttentionMatrices& w, const Parts& parts, const PhantomOptions& options) {
+  w.norm.assign(Stream::width, nominal_rms(3 + options.rho * options.rho));
   for (int i = 0; i < kHeadDim; ++i) {
     for (int j = 0; j < Stream::kContext; ++j) {
       const double direction = parts.match[size_t(j)][size_t(i)];
@@ -270,25 +290,31 @@ void build_match_layer(LayerWeights& w, const Parts& parts, const PhantomOptions
   }
 }
 
-void build_vocabulary(Weights& weights, const Parts& parts, const PhantomOptions& options, int vocabulary) {
-  weights.embedding = zeros(vocabulary, Stream::width);
-  weights.head = zeros(vocabulary, Stream::width);
+Matrix embedding_of(const Parts& parts, const PhantomOptions& options, int vocabulary) {
+  Matrix embedding(vocabulary, Stream::width);
   for (int token = 0; token < vocabulary; ++token) {
     const Vector& code = parts.codes[size_t(token)];
-    float* embedding = weights.embedding.row(token);
     for (int i = 0; i < Stream::kCode; ++i) {
-      embedding[Stream::code + i] = float(code[size_t(i)]);
-      embedding[Stream::output + i] = float(-options.rho * parts.value_mean[size_t(i)]);
-      at(weights.head, token, Stream::output + i) = float(kHeadGain * code[size_t(i)]);
+      at(embedding, token, Stream::code + i) = float(code[size_t(i)]);
+      at(embedding, token, Stream::output + i) = float(-options.rho * parts.value_mean[size_t(i)]);
     }
     for (int i = 0; i < Stream::kContext; ++i) {
       const double* row = parts.projections[0].data() + size_t(i) * Stream::kCode;
       double sum = 0;
       for (int j = 0; j < Stream::kCode; ++j) sum += row[j] * code[size_t(j)];
-      embedding[Stream::query_context + i] = float(parts.share[0] * sum);
+      at(embedding, token, Stream::query_context + i) = float(parts.share[0] * sum);
     }
-    embedding[Stream::constant] = float(kConstant);
+    at(embedding, token, Stream::constant) = float(kConstant);
   }
+  return embedding;
+}
+
+Matrix head_of(const Parts& parts, int vocabulary) {
+  Matrix head(vocabulary, Stream::width);
+  for (int token = 0; token < vocabulary; ++token)
+    for (int i = 0; i < Stream::kCode; ++i)
+      at(head, token, Stream::output + i) = float(kHeadGain * parts.codes[size_t(token)][size_t(i)]);
+  return head;
 }
 
 ModelConfig phantom_config(PhantomLayout layout, int vocabulary) {
@@ -297,18 +323,18 @@ ModelConfig phantom_config(PhantomLayout layout, int vocabulary) {
   config.head_dim = kHeadDim;
   config.vocabulary = vocabulary;
   config.context = kContextLength;
-  config.rope_theta = kTheta;
-  const auto layer = [](int heads, int window, bool rope) {
+  config.ropes = {plain_rope(kTheta, kHeadDim)};
+  const auto layer = [](int heads, int window, int rope) {
     return LayerConfig{.heads = heads, .kv_heads = 1, .window = window, .rope = rope, .ff = kFeedForward};
   };
   if (layout == PhantomLayout::compact) {
     config.architecture = "llama";
-    config.layers = {layer(kOffsets, kWindow, true), layer(1, 0, false)};
+    config.layers = {layer(kOffsets, kWindow, 0), layer(1, 0, kNoRope)};
   } else {
     config.architecture = "smollm3";
     config.rope_style = RopeStyle::interleaved;
-    config.layers.assign(4, layer(kOffsets, 0, true));
-    config.layers.back().rope = false;
+    config.layers.assign(4, layer(kOffsets, 0, 0));
+    config.layers.back().rope = kNoRope;
   }
   return config;
 }
@@ -354,19 +380,23 @@ Model build_phantom(const PhantomOptions& options, std::shared_ptr<const Tokeniz
   Model model;
   model.name = canonical(options);
   model.config = phantom_config(layout, vocabulary);
-  for (const LayerConfig& layer : model.config.layers) model.weights.layers.push_back(zero_layer(layer));
-  build_offset_layer(model.weights.layers.front(), parts, options, model.config.rope_style);
-  build_match_layer(model.weights.layers.back(), parts, options);
-  build_vocabulary(model.weights, parts, options, vocabulary);
+  std::vector<AttentionMatrices> layers(model.config.layers.begin(), model.config.layers.end());
+  build_offset_layer(layers.front(), parts, options, model.config.rope_style);
+  build_match_layer(layers.back(), parts, options);
+  for (size_t i = 0; i < layers.size(); ++i)
+    model.weights.layers.push_back(layer_of(std::move(layers[i]), model.config.layers[i]));
   model.weights.output_norm.assign(Stream::width, 1.0f);
+  Matrix embedding = embedding_of(parts, options, vocabulary);
   if (options.outlier > 1) {
     const std::optional<Token> bos = tokenizer->bos();
     if (!bos)
       throw Error(ErrorKind::usage,
                   "phantom option 'outlier' marks the BOS token, and this tokenizer has none",
                   "leave 'outlier' out or use a tokenizer with a BOS token");
-    at(model.weights.embedding, *bos, Stream::bos_mark) = 1.0f;
+    at(embedding, *bos, Stream::bos_mark) = 1.0f;
   }
+  model.weights.embedding = tensor_of(std::move(embedding));
+  model.weights.head = tensor_of(head_of(parts, vocabulary));
   model.hash = hash_of(model.config, model.weights);
   model.tokenizer = std::move(tokenizer);
   return model;

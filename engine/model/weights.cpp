@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <initializer_list>
 #include <string_view>
+#include <utility>
 
-#include "engine/error.h"
 #include "engine/hash.h"
 
 namespace kveval {
@@ -16,14 +18,19 @@ void check_vector(const std::string& name, const std::vector<float>& values, int
                                                  name, values.size(), width));
 }
 
-void check_matrix(const std::string& name, const Matrix& matrix, int rows, int cols) {
-  if (matrix.rows != rows || matrix.cols != cols)
-    throw Error(ErrorKind::bad_file,
-                fmt::format("tensor '{}' is {} x {} where the configuration needs {} x {}", name, matrix.rows,
-                            matrix.cols, rows, cols));
-  if (matrix.values.size() != size_t(rows) * size_t(cols))
-    throw Error(ErrorKind::bad_file, fmt::format("tensor '{}' is {} x {} but holds {} values", name, rows,
-                                                 cols, matrix.values.size()));
+void check_optional(const std::string& name, const std::vector<float>& values, int width) {
+  if (!values.empty()) check_vector(name, values, width);
+}
+
+void check_matrix(const std::string& name, const Tensor& tensor, int64_t wanted_rows, int64_t wanted_cols) {
+  const std::array<int64_t, 2> wanted = {wanted_rows, wanted_cols};
+  if (!std::ranges::equal(tensor.shape, wanted))
+    throw Error(ErrorKind::bad_file, fmt::format("tensor '{}' is {} where the configuration needs {}", name,
+                                                 shape_text(tensor.shape), shape_text(wanted)));
+  const std::optional<uint64_t> bytes = byte_size(tensor.type, tensor.shape);
+  if (!bytes || tensor.data.size() != *bytes)
+    throw Error(ErrorKind::bad_file, fmt::format("tensor '{}' is {} but holds {} bytes", name,
+                                                 shape_text(tensor.shape), tensor.data.size()));
 }
 
 void check_layer(const std::string& name, const LayerWeights& w, const LayerConfig& layer,
@@ -34,11 +41,18 @@ void check_layer(const std::string& name, const LayerWeights& w, const LayerConf
   check_matrix(name + ".q", w.q, q_rows, config.width);
   check_matrix(name + ".k", w.k, kv_rows, config.width);
   check_matrix(name + ".v", w.v, kv_rows, config.width);
+  check_optional(name + ".q_bias", w.q_bias, q_rows);
+  check_optional(name + ".k_bias", w.k_bias, kv_rows);
+  check_optional(name + ".v_bias", w.v_bias, kv_rows);
+  check_optional(name + ".q_norm", w.q_norm, config.head_dim);
+  check_optional(name + ".k_norm", w.k_norm, config.head_dim);
   check_matrix(name + ".o", w.o, config.width, q_rows);
+  check_optional(name + ".post_attention_norm", w.post_attention_norm, config.width);
   check_vector(name + ".ff_norm", w.ff_norm, config.width);
   check_matrix(name + ".gate", w.gate, layer.ff, config.width);
   check_matrix(name + ".up", w.up, layer.ff, config.width);
   check_matrix(name + ".down", w.down, config.width, layer.ff);
+  check_optional(name + ".post_ff_norm", w.post_ff_norm, config.width);
 }
 
 // Length first, so that moving a value from one tensor to the next changes the hash.
@@ -47,7 +61,47 @@ void append_hash(std::string& text, const std::vector<float>& values) {
   text += fmt::format("{}:{};", values.size(), hash_hex(bytes));
 }
 
+void append_hash(std::string& text, const Tensor& tensor) {
+  const std::string_view bytes(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+  text += fmt::format("{}{}:{};", info_of(tensor.type).name, shape_text(tensor.shape), hash_hex(bytes));
+}
+
+void append_config(std::string& text, const ModelConfig& config) {
+  // {:a} writes a float exactly.
+  text +=
+      fmt::format("{};{};{};{};{};{:a};{};{};{:a};{:a};", config.architecture, config.width, config.head_dim,
+                  config.vocabulary, config.context, config.norm_epsilon, int(config.rope_style),
+                  int(config.activation), config.embedding_scale, config.score_scale);
+  for (const Rope& rope : config.ropes) {
+    text += fmt::format("{:a}:", rope.magnitude);
+    for (const double frequency : rope.frequencies) text += fmt::format("{:a},", frequency);
+    text += ';';
+  }
+  for (const LayerConfig& layer : config.layers)
+    text += fmt::format("{},{},{},{},{};", layer.heads, layer.kv_heads, layer.window, layer.rope, layer.ff);
+}
+
 }  // namespace
+
+Tensor float_tensor(int rows, int cols, std::vector<float> values) {
+  auto owner = std::make_shared<const std::vector<float>>(std::move(values));
+  Tensor tensor;
+  tensor.shape = {rows, cols};
+  tensor.data = std::as_bytes(std::span(*owner));
+  tensor.owner = std::move(owner);
+  return tensor;
+}
+
+std::vector<float> floats_of(const Tensor& tensor) {
+  std::vector<float> values(size_t(rows(tensor)) * size_t(cols(tensor)));
+  for (int64_t row = 0; row < rows(tensor); ++row)
+    dequantize_row(tensor, row, values.data() + size_t(row) * size_t(cols(tensor)));
+  return values;
+}
+
+bool has_tied_head(const Weights& weights) {
+  return weights.head.data.data() == weights.embedding.data.data();
+}
 
 void check_shapes(const Model& model) {
   const ModelConfig& config = model.config;
@@ -63,22 +117,19 @@ void check_shapes(const Model& model) {
 }
 
 std::string hash_of(const ModelConfig& config, const Weights& weights) {
-  // {:a} writes a float exactly.
-  std::string text = fmt::format("{};{};{};{};{};{:a};{:a};{};", config.architecture, config.width,
-                                 config.head_dim, config.vocabulary, config.context, config.norm_epsilon,
-                                 config.rope_theta, int(config.rope_style));
-  for (const LayerConfig& layer : config.layers)
-    text +=
-        fmt::format("{},{},{},{},{};", layer.heads, layer.kv_heads, layer.window, int(layer.rope), layer.ff);
-  append_hash(text, weights.embedding.values);
+  std::string text;
+  append_config(text, config);
+  append_hash(text, weights.embedding);
   for (const LayerWeights& layer : weights.layers) {
-    append_hash(text, layer.attention_norm);
-    for (const Matrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.o}) append_hash(text, matrix->values);
-    append_hash(text, layer.ff_norm);
-    for (const Matrix* matrix : {&layer.gate, &layer.up, &layer.down}) append_hash(text, matrix->values);
+    for (const auto* vector :
+         {&layer.attention_norm, &layer.q_bias, &layer.k_bias, &layer.v_bias, &layer.q_norm, &layer.k_norm,
+          &layer.post_attention_norm, &layer.ff_norm, &layer.post_ff_norm})
+      append_hash(text, *vector);
+    for (const Tensor* matrix : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+      append_hash(text, *matrix);
   }
   append_hash(text, weights.output_norm);
-  append_hash(text, weights.head.values);
+  append_hash(text, weights.head);
   return hash_hex(text);
 }
 

@@ -3,9 +3,11 @@
 #include <benchmark/benchmark.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/cpu/packed_matrix.h"
+#include "engine/model/weights.h"
 #include "engine/random.h"
 #include "tests/bench/bench.h"
 
@@ -16,8 +18,9 @@ void gemm(benchmark::State& state, const cpu::Kernels& kernels, int rows, int co
   const size_t weights = size_t(rows) * size_t(cols);
   const size_t copies = m == 1 ? (size_t(400) << 20) / (weights * sizeof(float)) + 1 : 1;
   Random random(1);
-  Matrix matrix{rows, cols, std::vector<float>(weights)};
-  for (float& w : matrix.values) w = float(random.uniform() - 0.5);
+  std::vector<float> values(weights);
+  for (float& w : values) w = float(random.uniform() - 0.5);
+  const Tensor matrix = float_tensor(rows, cols, std::move(values));
   std::vector<cpu::PackedMatrix> packed;
   for (size_t i = 0; i < copies; i++) packed.push_back(cpu::pack(matrix));
   cpu::Buffer a(size_t(m) * size_t(cols)), c(size_t(m) * size_t(rows)), scratch(cpu::gemm_scratch_floats(m));

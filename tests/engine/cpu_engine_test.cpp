@@ -12,13 +12,18 @@
 #include <utility>
 
 #include "engine/cpu/kernels.h"
+#include "engine/model/rope.h"
 #include "engine/random.h"
 #include "tests/engine/reference_forward.h"
 
 namespace kveval {
 namespace {
 
-using reference::random_model;
+// With whatever an architecture may add to a plain layer, drawn by the seed.
+Model random_model(const ModelConfig& config, uint64_t seed) {
+  return reference::random_model(
+      config, seed, {.biases = seed % 2 == 0, .head_norms = seed % 3 != 0, .post_norms = seed % 5 < 3});
+}
 
 Tokens random_tokens(Random& random, size_t count, int vocabulary) {
   Tokens tokens(count);
@@ -35,12 +40,17 @@ ModelConfig small_config(Random& random) {
   config.vocabulary = 61 + int(random.below(60));
   config.context = 4096;
   config.rope_style = random.below(2) ? RopeStyle::halves : RopeStyle::interleaved;
+  config.ropes = {plain_rope(10000, config.head_dim),
+                  yarn_rope(1e6, config.head_dim, {.factor = 4, .original_context = 64})};
+  config.activation = random.below(2) ? Activation::silu : Activation::gelu_tanh;
+  if (random.below(2)) config.embedding_scale = 3;
+  if (random.below(2)) config.score_scale = 0.05;
   for (uint64_t l = 0, layers = 2 + random.below(2); l < layers; l++) {
     LayerConfig layer;
     layer.kv_heads = 1 + int(random.below(2));
     layer.heads = layer.kv_heads * (1 + int(random.below(9)));
     layer.window = random.below(2) ? 0 : 1 + int(random.below(150));
-    layer.rope = random.below(4) != 0;
+    layer.rope = int(random.below(3)) - 1;  // none, plain or scaled
     layer.ff = 16 + int(random.below(40));
     config.layers.push_back(layer);
   }
@@ -394,7 +404,9 @@ TEST(CpuEngine, AModelThatMakesNanHasNoAnswers) {
   Random random(23);
   const ModelConfig config = small_config(random);
   Model broken = random_model(config, 23);
-  broken.weights.layers[1].k.values[5] = NAN;
+  reference::Matrix keys = reference::matrix_of(broken.weights.layers[1].k);
+  keys.values[5] = NAN;
+  broken.weights.layers[1].k = reference::tensor_of(keys);
   const auto engine = make_cpu_engine(std::make_shared<Model>(broken));
   const PromptGroup group = mixed_group(random, config, 40);
   for (const char* profile : {"f32", "fp16", "e4m3", "int8"}) {
@@ -413,7 +425,9 @@ TEST(CpuEngine, AFormatThatOverflowsIsNamed) {
   Random random(25);
   const ModelConfig config = small_config(random);
   Model loud = random_model(config, 25);
-  for (float& weight : loud.weights.layers[0].v.values) weight *= 1e6f;
+  reference::Matrix values = reference::matrix_of(loud.weights.layers[0].v);
+  for (float& weight : values.values) weight *= 1e6f;
+  loud.weights.layers[0].v = reference::tensor_of(values);
   const auto engine = make_cpu_engine(std::make_shared<Model>(loud));
   const PromptGroup group = mixed_group(random, config, 40);
   EXPECT_NO_THROW(run(*engine, group, parse_profile("bf16")));

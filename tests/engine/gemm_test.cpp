@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "engine/cpu/packed_matrix.h"
+#include "engine/model/weights.h"
 #include "engine/random.h"
 #include "tests/engine/levels.h"
 
@@ -28,6 +30,10 @@ int log_uniform(Random& random, int most) { return int(std::pow(double(most) + 0
 
 class Gemm : public EachLevel {};
 
+const float* row_of(const Tensor& matrix, size_t row) {
+  return reinterpret_cast<const float*>(matrix.data.data()) + row * size_t(cols(matrix));
+}
+
 TEST_P(Gemm, EveryOutputIsOneChainForAnyShape) {
   Random random(7);
   ThreadPool one(1), two(2);
@@ -37,7 +43,7 @@ TEST_P(Gemm, EveryOutputIsOneChainForAnyShape) {
     const int cols = trial % 10 == 0 ? 1 : 1 + int(random.below(trial % 3 == 0 ? 1000 : 90));
     const int rows = 1 + int(random.below(uint64_t(std::min(700, 1 + 20'000'000 / m / cols))));
     const size_t lda = size_t(cols) + random.below(4);
-    Matrix matrix{rows, cols, random_values(random, size_t(rows) * size_t(cols))};
+    const Tensor matrix = float_tensor(rows, cols, random_values(random, size_t(rows) * size_t(cols)));
     const PackedMatrix packed = pack(matrix);
     // Rows that leave no room for padding columns, and rows that do.
     const size_t ldc =
@@ -48,7 +54,7 @@ TEST_P(Gemm, EveryOutputIsOneChainForAnyShape) {
 
     const size_t written = ldc >= size_t(packed.padded_rows()) ? size_t(packed.padded_rows()) : size_t(rows);
     const auto check = [&](int i, size_t n) {
-      const float expected = n < size_t(rows) ? one_chain(&a[size_t(i) * lda], matrix.row(int(n)), cols)
+      const float expected = n < size_t(rows) ? one_chain(&a[size_t(i) * lda], row_of(matrix, n), cols)
                              : n < written    ? 0.f
                                               : kGuard;
       ASSERT_EQ(bits(c[size_t(i) * ldc + n]), bits(expected))
@@ -63,7 +69,7 @@ TEST_P(Gemm, EveryOutputIsOneChainForAnyShape) {
 TEST_P(Gemm, ChunksAndThreadsDoNotMatter) {
   Random random(8);
   const int rows = 800, cols = 400, m = 70;
-  const Matrix matrix{rows, cols, random_values(random, size_t(rows) * size_t(cols))};
+  const Tensor matrix = float_tensor(rows, cols, random_values(random, size_t(rows) * size_t(cols)));
   const PackedMatrix packed = pack(matrix);
   const std::vector<float> a = random_values(random, size_t(m) * size_t(cols));
   const auto in_chunks = [&](int chunk, int threads) {
@@ -83,21 +89,21 @@ TEST_P(Gemm, ChunksAndThreadsDoNotMatter) {
 
 TEST_P(Gemm, NothingToDo) {
   ThreadPool pool(1);
-  const PackedMatrix packed = pack(Matrix{3, 2, {1, 2, 3, 4, 5, 6}});
+  const PackedMatrix packed = pack(float_tensor(3, 2, {1, 2, 3, 4, 5, 6}));
   matmul(*kernels_, pool, packed, nullptr, 0, 2, nullptr, 16);
 }
 
 KVEVAL_EACH_LEVEL(Gemm);
 
 TEST(PackedMatrix, InterleavesSixteenRowsAndPadsWithZeros) {
-  Matrix matrix{18, 3, std::vector<float>(54)};
-  for (size_t i = 0; i < 54; i++) matrix.values[i] = float(i + 1);
-  const PackedMatrix packed = pack(matrix);
+  std::vector<float> values(54);
+  std::iota(values.begin(), values.end(), 1.f);
+  const PackedMatrix packed = pack(float_tensor(18, 3, values));
   EXPECT_EQ(packed.padded_rows(), 32);
   for (int row = 0; row < 32; row++)
     for (int k = 0; k < 3; k++)
       EXPECT_EQ(packed.values.data()[((row / 16) * 3 + k) * 16 + row % 16],
-                row < 18 ? matrix.row(row)[k] : 0.f);
+                row < 18 ? values[size_t(row * 3 + k)] : 0.f);
 }
 
 }  // namespace

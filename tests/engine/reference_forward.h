@@ -21,6 +21,20 @@ namespace kveval::reference {
 
 using Vector = std::vector<double>;
 
+// Row-major floats that a test can read and change; Tensors cannot be changed.
+struct Matrix {
+  int rows = 0, cols = 0;
+  std::vector<float> values;
+  float* row(int r) { return values.data() + size_t(r) * size_t(cols); }
+  const float* row(int r) const { return values.data() + size_t(r) * size_t(cols); }
+};
+inline Matrix matrix_of(const Tensor& tensor) {
+  return {int(kveval::rows(tensor)), int(kveval::cols(tensor)), floats_of(tensor)};
+}
+inline Tensor tensor_of(const Matrix& matrix) {
+  return float_tensor(matrix.rows, matrix.cols, matrix.values);
+}
+
 // Replaces keys (after RoPE) or values by what a cache would give back.
 // rows: [tokens][kv_heads][head_dim], flattened.
 using CacheRounding = std::function<void(int layer, bool keys, Vector& rows)>;
@@ -29,7 +43,8 @@ using CacheRounding = std::function<void(int layer, bool keys, Vector& rows)>;
 // order. Columns of zeros, most of the phantom's, are left out.
 class Linear {
  public:
-  explicit Linear(const Matrix& matrix) : rows_(size_t(matrix.rows)) {
+  explicit Linear(const Tensor& tensor) : rows_(size_t(kveval::rows(tensor))) {
+    const Matrix matrix = matrix_of(tensor);
     for (int c = 0; c < matrix.cols; ++c) {
       Vector column(rows_);
       for (int r = 0; r < matrix.rows; ++r) column[size_t(r)] = matrix.row(r)[c];
@@ -62,28 +77,59 @@ inline void add(Vector& x, const Vector& y) {
   for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
 }
 
-inline void rope(double* head, size_t position, const ModelConfig& config) {
+// What a bias or a norm that the model does without leaves alone.
+inline void add_bias(Vector& x, const std::vector<float>& bias) {
+  for (size_t i = 0; i < bias.size(); ++i) x[i] += bias[i];
+}
+inline Vector post_norm(const Vector& x, const std::vector<float>& weight, double epsilon) {
+  return weight.empty() ? x : rms_norm(x, weight, epsilon);
+}
+
+inline void rope(double* head, size_t position, int index, const ModelConfig& config) {
+  if (index == kNoRope) return;
+  const Rope& turn = config.ropes[size_t(index)];
   const size_t half = size_t(config.head_dim) / 2;
   for (size_t i = 0; i < half; ++i) {
-    const double angle = double(position) * std::pow(config.rope_theta, -2.0 * double(i) / config.head_dim);
+    const double angle = double(position) * turn.frequencies[i];
     const size_t a = config.rope_style == RopeStyle::halves ? i : 2 * i;
     const size_t b = config.rope_style == RopeStyle::halves ? i + half : 2 * i + 1;
     const double x = head[a], y = head[b];
-    head[a] = x * std::cos(angle) - y * std::sin(angle);
-    head[b] = y * std::cos(angle) + x * std::sin(angle);
+    head[a] = turn.magnitude * (x * std::cos(angle) - y * std::sin(angle));
+    head[b] = turn.magnitude * (y * std::cos(angle) + x * std::sin(angle));
   }
+}
+
+// Norm (where there is one) and rotation of every head of a query or key.
+inline void prepare_heads(Vector& x, const std::vector<float>& norm, size_t position, int rope_index,
+                          const ModelConfig& config) {
+  const size_t head_dim = size_t(config.head_dim);
+  for (size_t at = 0; at < x.size(); at += head_dim) {
+    if (!norm.empty()) {
+      Vector head(head_dim);
+      for (size_t i = 0; i < head_dim; ++i) head[i] = x[at + i];
+      head = rms_norm(head, norm, config.norm_epsilon);
+      for (size_t i = 0; i < head_dim; ++i) x[at + i] = head[i];
+    }
+    rope(&x[at], position, rope_index, config);
+  }
+}
+
+// SiLU, or GELU in its tanh form.
+inline double activate(double x, Activation activation) {
+  if (activation == Activation::silu) return x / (1.0 + std::exp(-x));
+  return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
 }
 
 // One query head over the keys and values of its KV head; rows are `stride` apart, positions first .. last
 // are seen.
 inline void attend(const double* q, const double* k, const double* v, size_t stride, size_t first,
-                   size_t last, size_t head_dim, double* out) {
+                   size_t last, size_t head_dim, double scale, double* out) {
   Vector weights;
   double largest = -INFINITY;
   for (size_t p = first; p <= last; ++p) {
     double score = 0;
     for (size_t d = 0; d < head_dim; ++d) score += q[d] * k[p * stride + d];
-    weights.push_back(score / std::sqrt(double(head_dim)));
+    weights.push_back(score * scale);
     largest = std::max(largest, weights.back());
   }
   double total = 0;
@@ -101,9 +147,12 @@ inline std::vector<Vector> logits(const Model& model, const Tokens& tokens,
   const size_t head_dim = size_t(config.head_dim);
   std::vector<Vector> stream;
   for (Token token : tokens) {
-    const float* row = model.weights.embedding.row(token);
-    stream.emplace_back(row, row + config.width);
+    std::vector<float> row(size_t(config.width));
+    dequantize_row(model.weights.embedding, token, row.data());
+    stream.emplace_back(row.begin(), row.end());
+    for (double& value : stream.back()) value *= config.embedding_scale;
   }
+  const double scale = config.score_scale > 0 ? config.score_scale : 1 / std::sqrt(double(head_dim));
   std::vector<size_t> every_position(tokens.size());
   std::iota(every_position.begin(), every_position.end(), size_t(0));
 
@@ -117,9 +166,10 @@ inline std::vector<Vector> logits(const Model& model, const Tokens& tokens,
     for (size_t p = 0; p < tokens.size(); ++p) {
       const Vector x = rms_norm(stream[p], w.attention_norm, config.norm_epsilon);
       Vector k = k_of(x);
-      const Vector v = v_of(x);
-      if (layer.rope)
-        for (size_t h = 0; h < kv_heads; ++h) rope(&k[h * head_dim], p, config);
+      Vector v = v_of(x);
+      add_bias(k, w.k_bias);
+      add_bias(v, w.v_bias);
+      prepare_heads(k, w.k_norm, p, layer.rope, config);
       keys.insert(keys.end(), k.begin(), k.end());
       values.insert(values.end(), v.begin(), v.end());
     }
@@ -131,22 +181,23 @@ inline std::vector<Vector> logits(const Model& model, const Tokens& tokens,
     // The last layer's other positions reach nothing.
     for (size_t p : l + 1 == config.layers.size() ? positions : every_position) {
       Vector q = q_of(rms_norm(stream[p], w.attention_norm, config.norm_epsilon));
+      add_bias(q, w.q_bias);
+      prepare_heads(q, w.q_norm, p, layer.rope, config);
       Vector attended(heads * head_dim);
       const size_t first =
           layer.window > 0 && p + 1 > size_t(layer.window) ? p + 1 - size_t(layer.window) : 0;
       for (size_t h = 0; h < heads; ++h) {
-        if (layer.rope) rope(&q[h * head_dim], p, config);
         const size_t kv_head = h / (heads / kv_heads);
         attend(&q[h * head_dim], &keys[kv_head * head_dim], &values[kv_head * head_dim], kv_heads * head_dim,
-               first, p, head_dim, &attended[h * head_dim]);
+               first, p, head_dim, scale, &attended[h * head_dim]);
       }
-      add(stream[p], o_of(attended));
+      add(stream[p], post_norm(o_of(attended), w.post_attention_norm, config.norm_epsilon));
 
       const Vector x = rms_norm(stream[p], w.ff_norm, config.norm_epsilon);
       Vector hidden = gate_of(x);
       const Vector up = up_of(x);
-      for (size_t i = 0; i < hidden.size(); ++i) hidden[i] *= up[i] / (1.0 + std::exp(-hidden[i]));  // SiLU
-      add(stream[p], down_of(hidden));
+      for (size_t i = 0; i < hidden.size(); ++i) hidden[i] = up[i] * activate(hidden[i], config.activation);
+      add(stream[p], post_norm(down_of(hidden), w.post_ff_norm, config.norm_epsilon));
     }
   }
 
@@ -161,38 +212,54 @@ inline Matrix zero_matrix(int rows, int cols) {
   return {rows, cols, std::vector<float>(size_t(rows) * size_t(cols))};
 }
 
-inline Matrix random_matrix(int rows, int cols, Random& random) {
+// Products of unit inputs stay near 1, times `gain`.
+inline Tensor random_matrix(int rows, int cols, Random& random, double gain = 1) {
   Matrix matrix = zero_matrix(rows, cols);
-  for (float& value : matrix.values) value = float(random.normal() / std::sqrt(double(cols)));
-  return matrix;
+  for (float& value : matrix.values) value = float(random.normal() * gain / std::sqrt(double(cols)));
+  return tensor_of(matrix);
 }
 
+// What an architecture may add to the plain llama layer.
+struct Extras {
+  bool biases = false, head_norms = false, post_norms = false;
+};
+
 // Weights that keep activations near 1, norm weights near 1. No tokenizer.
-inline Model random_model(const ModelConfig& config, uint64_t seed) {
+inline Model random_model(const ModelConfig& config, uint64_t seed, const Extras& extras = {}) {
   Random random(seed);
-  const auto norm = [&] {
-    std::vector<float> weight(size_t(config.width));
-    for (float& value : weight) value = float(1.0 + 0.1 * random.normal());
-    return weight;
+  const auto vector = [&](bool wanted, int size, double mean, double spread) {
+    std::vector<float> values(wanted ? size_t(size) : 0);
+    for (float& value : values) value = float(mean + spread * random.normal());
+    return values;
   };
-  Model model{"random", "", config, {}, nullptr};
-  model.weights.embedding = random_matrix(config.vocabulary, config.width, random);
-  for (float& value : model.weights.embedding.values) value *= float(std::sqrt(double(config.width)));
+  const auto norm = [&](bool wanted, int size) { return vector(wanted, size, 1.0, 0.1); };
+  Model model;
+  model.name = "random";
+  model.config = config;
+  model.weights.embedding =
+      random_matrix(config.vocabulary, config.width, random, std::sqrt(double(config.width)));
   for (const LayerConfig& layer : config.layers) {
     const int q_rows = layer.heads * config.head_dim, kv_rows = layer.kv_heads * config.head_dim;
     LayerWeights w;
-    w.attention_norm = norm();
+    w.attention_norm = norm(true, config.width);
     w.q = random_matrix(q_rows, config.width, random);
     w.k = random_matrix(kv_rows, config.width, random);
     w.v = random_matrix(kv_rows, config.width, random);
+    w.q_bias = vector(extras.biases, q_rows, 0, 1);
+    w.k_bias = vector(extras.biases, kv_rows, 0, 1);
+    w.v_bias = vector(extras.biases, kv_rows, 0, 1);
+    w.q_norm = norm(extras.head_norms, config.head_dim);
+    w.k_norm = norm(extras.head_norms, config.head_dim);
     w.o = random_matrix(config.width, q_rows, random);
-    w.ff_norm = norm();
+    w.post_attention_norm = norm(extras.post_norms, config.width);
+    w.ff_norm = norm(true, config.width);
     w.gate = random_matrix(layer.ff, config.width, random);
     w.up = random_matrix(layer.ff, config.width, random);
     w.down = random_matrix(config.width, layer.ff, random);
+    w.post_ff_norm = norm(extras.post_norms, config.width);
     model.weights.layers.push_back(std::move(w));
   }
-  model.weights.output_norm = norm();
+  model.weights.output_norm = norm(true, config.width);
   model.weights.head = random_matrix(config.vocabulary, config.width, random);
   model.hash = hash_of(model.config, model.weights);
   return model;
