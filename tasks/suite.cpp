@@ -216,6 +216,16 @@ int parse_length(std::string_view text) {
   return int(number * factor);
 }
 
+std::vector<int> parse_lengths(std::string_view text) {
+  std::vector<int> lengths;
+  for (;;) {
+    const size_t comma = text.find(',');
+    lengths.push_back(parse_length(text.substr(0, comma)));
+    if (comma == std::string_view::npos) return lengths;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 std::string length_name(int tokens) {
   if (tokens > 0 && tokens % (1 << 20) == 0) return fmt::format("{}m", tokens >> 20);
   if (tokens > 0 && tokens % 1024 == 0) return fmt::format("{}k", tokens >> 10);

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "engine/error.h"
-#include "harness/calibration.h"
 #include "harness/commands/commands.h"
 #include "harness/commands/session.h"
 #include "harness/environment.h"
@@ -34,16 +33,6 @@ struct RunOptions {
   EngineSettings engine;
   bool dry_run = false;
 };
-
-std::vector<int> parse_lengths(std::string_view text) {
-  std::vector<int> lengths;
-  for (;;) {
-    const size_t comma = text.find(',');
-    lengths.push_back(parse_length(text.substr(0, comma)));
-    if (comma == std::string_view::npos) return lengths;
-    text.remove_prefix(comma + 1);
-  }
-}
 
 Suite chosen_suite(const RunOptions& options) {
   Suite suite = load_suite(options.suite);
@@ -117,15 +106,7 @@ void run_command(const RunOptions& options, const Context& context) {
 
   // Planned once before static scales are measured, so that what cannot run is refused at once.
   plan_arms(profiles, *engine);
-  for (Profile& profile : profiles) {
-    if (!profile.needs_resolve()) continue;
-    if (info.tokenizer == nullptr) {
-      throw Error(ErrorKind::usage, fmt::format("{} needs a measured scale, and {} has no tokenizer",
-                                                canonical(profile), info.model));
-    }
-    const std::vector<Tokens> calibration = {calibration_tokens(*info.tokenizer)};
-    profile = engine->resolve(profile, calibration);
-  }
+  resolve_profiles(profiles, *engine);
   const Plan plan = make_plan(suite, plan_arms(profiles, *engine), *engine);
   if (options.dry_run) return print_plan(plan, info, stdout);
   if (!store) store.emplace(open_store(context, Store::Mode::read_write));

@@ -9,6 +9,7 @@
 #include "engine/cpu/cpu_engine.h"
 #include "engine/error.h"
 #include "engine/model/catalog.h"
+#include "harness/calibration.h"
 #include "harness/commands/terminal_table.h"
 #include "harness/environment.h"
 #include "harness/progress.h"
@@ -73,6 +74,19 @@ std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettin
   options.chunk_tokens = settings.chunk;
   options.page_tokens = settings.page;
   return make_cpu_engine(load_model(model), options);
+}
+
+void resolve_profiles(std::vector<Profile>& profiles, Engine& engine) {
+  const EngineInfo info = engine.describe();
+  for (Profile& profile : profiles) {
+    if (!profile.needs_resolve()) continue;
+    if (info.tokenizer == nullptr) {
+      throw Error(ErrorKind::usage, fmt::format("{} needs a measured scale, and {} has no tokenizer",
+                                                canonical(profile), info.model));
+    }
+    const std::vector<Tokens> calibration = {calibration_tokens(*info.tokenizer)};
+    profile = engine.resolve(profile, calibration);
+  }
 }
 
 void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {

@@ -28,6 +28,9 @@ void add_engine_options(CLI::App& command, EngineSettings& settings);
 
 std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettings& settings);
 
+// Measures the static scales that profiles lack, on one fixed text.
+void resolve_profiles(std::vector<Profile>& profiles, Engine& engine);
+
 // Cells, arms, time and memory.
 void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream);
 
