@@ -15,6 +15,7 @@
 
 #include "engine/error.h"
 #include "harness/commands/commands.h"
+#include "harness/commands/show_layers.h"
 #include "harness/commands/terminal_table.h"
 #include "harness/progress.h"
 #include "reports/text.h"
@@ -31,6 +32,7 @@ constexpr size_t kShortestKey = 6;     // hex digits that may stand for an item 
 struct ShowOptions {
   std::string what = "latest";
   bool samples = false;
+  bool layers = false;
   bool json = false;
 };
 
@@ -216,6 +218,10 @@ void print_samples(const RunView& view) {
 }
 
 void show_run(const Store& store, const RunRecord& run, const ShowOptions& options, const Context& context) {
+  if (options.layers) {
+    const std::vector<ArmData> arms = load_run(store, run);
+    return options.json ? print_layers_json(run, arms) : print_layers(arms);
+  }
   const RunView view = load(store, run);
   const size_t done = store.done_groups(run.id).size();
   if (options.json) return print_json(run_json(view, done));
@@ -414,6 +420,7 @@ void add_show_command(CLI::App& app, Context& context) {
           "digits of a question's key")
       ->capture_default_str();
   command->add_flag("--samples", options->samples, "list the run's questions");
+  command->add_flag("--layers", options->layers, "what each profile did to every layer's keys and values");
   command->add_flag("--json", options->json, "print JSON");
   command->callback([options, &context] { show_command(*options, context); });
 }

@@ -1,12 +1,10 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-#include <utility>
-#include <vector>
+#include <string>
+#include <string_view>
 
 #include "reports/html/sections.h"
+#include "reports/layers.h"
 #include "reports/text.h"
 
 namespace kveval::html {
@@ -14,27 +12,7 @@ namespace {
 
 // Rows of all arms together; beyond it a layer's heads are merged into one row, to keep the page small.
 constexpr size_t kMaxRows = 1500;
-constexpr int kAllHeads = -1;
 constexpr const char* kEdge = " class=\"edge\"";  // a line between keys and values
-
-struct Part {
-  int64_t elements = 0, clipped = 0, flushed = 0;
-  double absolute_max = 0, error_energy = 0, energy = 0;
-
-  void add(const DiagnosticRecord& record) {
-    elements += record.elements;
-    clipped += record.clipped;
-    flushed += record.flushed;
-    absolute_max = std::max(absolute_max, record.absolute_max);
-    error_energy += record.error_energy;
-    energy += record.energy;
-  }
-  double relative_error() const { return energy > 0 ? std::sqrt(error_energy / energy) : 0; }
-};
-
-struct Row {
-  Part keys, values;
-};
 
 // A share that is not zero never reads as zero.
 std::string share_text(int64_t part, int64_t whole) {
@@ -43,7 +21,7 @@ std::string share_text(int64_t part, int64_t whole) {
   return share < 0.001 ? "&lt;0.001 %" : fmt::format("{:.3f} %", share);
 }
 
-std::string part_cells(const Part& part, std::string_view first_class) {
+std::string part_cells(const PartDamage& part, std::string_view first_class) {
   return fmt::format("<td{}>{}</td><td>{}</td><td>{}</td><td>{}</td>", first_class,
                      small_text(part.absolute_max), share_text(part.clipped, part.elements),
                      share_text(part.flushed, part.elements),
@@ -51,14 +29,10 @@ std::string part_cells(const Part& part, std::string_view first_class) {
 }
 
 std::string arm_table(const ArmData& data, bool merge_heads) {
-  std::map<std::pair<int, int>, Row> rows;
-  Row total;
-  for (const DiagnosticRecord& record : data.diagnostics) {
-    Row& row = rows[{record.layer, merge_heads ? kAllHeads : record.kv_head}];
-    (record.keys ? row.keys : row.values).add(record);
-    (record.keys ? total.keys : total.values).add(record);
-  }
-  const auto summary_of = [](const char* what, const Part& part) {
+  const auto rows = damage_by_layer(data.diagnostics, merge_heads);
+  Damage total;
+  for (const DiagnosticRecord& record : data.diagnostics) total.add(record);
+  const auto summary_of = [](const char* what, const PartDamage& part) {
     return fmt::format("{} error {}, {} clipped, {} flushed", what, percent(part.relative_error()),
                        share_text(part.clipped, part.elements), share_text(part.flushed, part.elements));
   };

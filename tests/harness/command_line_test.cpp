@@ -106,7 +106,7 @@ const std::vector<std::string> kSmallRun = {"run", "niah",      "--lengths", "1k
 TEST(CommandLine, HelpAndVersionAreNoErrors) {
   const TempFolder folder;
   EXPECT_THAT(kveval(folder, {"--version"}).out, StartsWith("kveval 0."));
-  for (const char* verb : {"run", "resume", "list", "show", "compare", "report"}) {
+  for (const char* verb : {"run", "resume", "list", "show", "compare", "report", "bench"}) {
     const Outcome help = kveval(folder, {verb, "--help"});
     EXPECT_EQ(help.code, 0);
     EXPECT_THAT(help.out, HasSubstr(verb));
@@ -187,6 +187,10 @@ TEST(CommandLine, ARunCanBeListedShownAndCompared) {
   EXPECT_EQ(shown["arms"][0]["baseline"], true);
   EXPECT_EQ(shown["arms"][0]["cells"][0]["scored"], 4);
   EXPECT_THAT(kveval(folder, {"show", id, "--samples"}).out, HasSubstr("\n4  "));
+  const auto layers = nlohmann::json::parse(kveval(folder, {"show", id, "--layers", "--json"}).out);
+  ASSERT_EQ(layers["profiles"][1]["layers"].size(), 2U);
+  EXPECT_GT(layers["profiles"][1]["layers"][1]["keys"]["relative_error"], 0.01);
+  EXPECT_THAT(kveval(folder, {"show", id, "--layers"}).out, HasSubstr("e5m2: keys"));
 
   const auto sample = nlohmann::json::parse(kveval(folder, {"show", id + ":2", "--json"}).out);
   EXPECT_EQ(sample["schema"], "kveval.show-sample/1");
