@@ -58,6 +58,7 @@ class GgufMetadata {
  public:
   bool has(std::string_view key) const { return entry(key) != nullptr; }
   bool is_array(std::string_view key) const;
+  bool is_array_of(std::string_view key, GgufValue element) const;
 
   std::optional<uint64_t> count(std::string_view key, uint64_t max);  // an integer of any width in 0..max
   std::optional<double> number(std::string_view key);                 // f32 or f64, finite

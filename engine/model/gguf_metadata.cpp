@@ -70,6 +70,10 @@ bool GgufMetadata::is_array(std::string_view key) const {
   return found != nullptr && found->type == GgufValue::array;
 }
 
+bool GgufMetadata::is_array_of(std::string_view key, GgufValue element) const {
+  return is_array(key) && entry(key)->element == element;
+}
+
 // Element `index` of integers of this type at from.value; a scalar is element 0.
 int64_t GgufMetadata::integer_at(const Entry& from, GgufValue type, size_t index, int64_t min,
                                  int64_t max) const {

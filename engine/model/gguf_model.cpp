@@ -1,0 +1,189 @@
+#include "engine/model/gguf_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/model/file_error.h"
+#include "engine/model/gguf.h"
+#include "engine/model/gguf_config.h"
+#include "engine/model/gguf_vocabulary.h"
+#include "engine/text/vocabulary.h"
+
+namespace kveval {
+namespace {
+
+// Takes tensors by the file's names, each of exactly the shape that the configuration gives it.
+class Source {
+ public:
+  Source(TensorSet& tensors, const std::string& path) : tensors_(tensors), path_(path) {}
+
+  Tensor matrix(const std::string& name, int rows, int cols) {
+    return checked(tensors_.need(name), {rows, cols});
+  }
+  std::vector<float> vector(const std::string& name, int size) {
+    return floats_of(checked(tensors_.need(name), {size}));
+  }
+  std::vector<float> vector_if(bool needed, const std::string& name, int size) {
+    return needed || tensors_.peek(name) != nullptr ? vector(name, size) : std::vector<float>();
+  }
+  bool has(const std::string& name) const { return tensors_.peek(name) != nullptr; }
+
+ private:
+  const Tensor& checked(const Tensor& tensor, const std::vector<int64_t>& shape) const {
+    if (tensor.shape != shape)
+      throw file_error(path_, fmt::format("tensor {} is {} where the keys need {}", quote(tensor.name),
+                                          shape_text(tensor.shape), shape_text(shape)));
+    return tensor;
+  }
+
+  TensorSet& tensors_;
+  const std::string& path_;
+};
+
+LayerWeights read_layer(Source& source, size_t index, const ModelConfig& config,
+                        const GgufArchitecture& architecture) {
+  const LayerConfig& layer = config.layers[index];
+  const int width = config.width, q_rows = layer.heads * config.head_dim,
+            kv_rows = layer.kv_heads * config.head_dim;
+  const auto name = [index](std::string_view part) { return fmt::format("blk.{}.{}", index, part); };
+  LayerWeights w;
+  w.attention_norm = source.vector(name("attn_norm.weight"), width);
+  w.q = source.matrix(name("attn_q.weight"), q_rows, width);
+  w.k = source.matrix(name("attn_k.weight"), kv_rows, width);
+  w.v = source.matrix(name("attn_v.weight"), kv_rows, width);
+  w.q_bias = source.vector_if(architecture.biases, name("attn_q.bias"), q_rows);
+  w.k_bias = source.vector_if(architecture.biases, name("attn_k.bias"), kv_rows);
+  w.v_bias = source.vector_if(architecture.biases, name("attn_v.bias"), kv_rows);
+  if (architecture.head_norms) {
+    w.q_norm = source.vector(name("attn_q_norm.weight"), config.head_dim);
+    w.k_norm = source.vector(name("attn_k_norm.weight"), config.head_dim);
+  }
+  w.o = source.matrix(name("attn_output.weight"), width, q_rows);
+  w.ff_norm = source.vector(name("ffn_norm.weight"), width);
+  w.gate = source.matrix(name("ffn_gate.weight"), layer.ff, width);
+  w.up = source.matrix(name("ffn_up.weight"), layer.ff, width);
+  w.down = source.matrix(name("ffn_down.weight"), width, layer.ff);
+  if (architecture.post_norms) {
+    w.post_attention_norm = source.vector(name("post_attention_norm.weight"), width);
+    w.post_ff_norm = source.vector(name("post_ffw_norm.weight"), width);
+  }
+  return w;
+}
+
+// Sets the vocabulary's size too: it is the embedding's, which files may pad.
+Weights read_weights(Gguf& file, ModelConfig& config, const GgufArchitecture& architecture) {
+  const std::string& path = file.metadata.path();
+  const Tensor& embedding = file.tensors.need("token_embd.weight");
+  if (embedding.shape.size() != 2 || embedding.shape[0] > int64_t(kMaxPieces))
+    throw file_error(path, fmt::format("tensor 'token_embd.weight' is {} where [at most {}, {}] is needed",
+                                       shape_text(embedding.shape), kMaxPieces, config.width));
+  config.vocabulary = int(embedding.shape[0]);
+  const auto stated = file.metadata.count(config.architecture + ".vocab_size", UINT64_MAX);
+  if (stated && *stated != uint64_t(config.vocabulary))
+    throw file_error(path, fmt::format("key '{}.vocab_size' is {}, tensor 'token_embd.weight' is {}",
+                                       config.architecture, *stated, shape_text(embedding.shape)));
+  Source source(file.tensors, path);
+  Weights weights;
+  weights.embedding = source.matrix("token_embd.weight", config.vocabulary, config.width);
+  for (size_t i = 0; i < config.layers.size(); ++i)
+    weights.layers.push_back(read_layer(source, i, config, architecture));
+  weights.output_norm = source.vector("output_norm.weight", config.width);
+  weights.head = source.has("output.weight") ? source.matrix("output.weight", config.vocabulary, config.width)
+                                             : weights.embedding;
+  return weights;
+}
+
+// What makes tokenizers says what is wrong; only here is known in which file.
+template <class Make>
+auto in_file(const std::string& path, const Make& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).starts_with(path)) throw;
+    throw Error(error.kind, path + ": " + error.what(), error.hint);
+  }
+}
+
+void read_chat(GgufMetadata& metadata, const Vocabulary& vocabulary, Model& model) {
+  const auto jinja = metadata.text("tokenizer.chat_template");
+  if (!jinja) return;
+  try {
+    const std::string eos = vocabulary.eos ? vocabulary.pieces[size_t(*vocabulary.eos)] : std::string();
+    model.chat = detect_chat(*jinja, eos);
+  } catch (const Error& error) {
+    model.chat_error = Error(error.kind, metadata.path() + ": " + error.what(), error.hint);
+  }
+}
+
+void read_text(GgufMetadata& metadata, Model& model) {
+  in_file(metadata.path(), [&] {
+    Vocabulary vocabulary = read_gguf_vocabulary(metadata);
+    if (vocabulary.pieces.size() > size_t(model.config.vocabulary))
+      throw file_error(
+          metadata.path(),
+          fmt::format("key 'tokenizer.ggml.tokens' has {} pieces, tensor 'token_embd.weight' {} rows",
+                      vocabulary.pieces.size(), model.config.vocabulary));
+    pad(vocabulary, size_t(model.config.vocabulary));
+    model.tokenizer = make_tokenizer(vocabulary);
+    read_chat(metadata, vocabulary, model);
+    return 0;
+  });
+}
+
+// Keys that describe: whatever they say, logits and tokens are the same.
+bool is_harmless(std::string_view key, std::string_view architecture) {
+  constexpr std::string_view kPrefixes[] = {"general.", "quantize.", "tokenizer.chat_template"};
+  constexpr std::string_view kTokenizerKeys[] = {
+      "padding_token_id", "seperator_token_id", "separator_token_id", "cls_token_id",     "mask_token_id",
+      "prefix_token_id",  "suffix_token_id",    "middle_token_id",    "fim_pre_token_id", "fim_suf_token_id",
+      "fim_mid_token_id", "fim_pad_token_id",   "fim_rep_token_id",   "fim_sep_token_id"};
+  constexpr std::string_view kTokenizer = "tokenizer.ggml.";
+  if (std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return key.starts_with(prefix); }))
+    return true;
+  if (key == "tokenizer.huggingface.json" || key == std::string(architecture) + ".tensor_data_layout")
+    return true;
+  return key.starts_with(kTokenizer) &&
+         std::ranges::find(kTokenizerKeys, key.substr(kTokenizer.size())) != std::end(kTokenizerKeys);
+}
+
+void refuse_unread(const Gguf& file, std::string_view architecture) {
+  const std::string& path = file.metadata.path();
+  for (const std::string_view key : file.metadata.unread())
+    if (!is_harmless(key, architecture))
+      throw file_error(path,
+                       fmt::format("key {} is unknown, so kveval cannot tell what it changes", quote(key)));
+  const auto unused = file.tensors.unused();
+  if (!unused.empty())
+    throw file_error(
+        path,
+        fmt::format("tensor {} is unknown to the architecture {} as kveval runs it{}", quote(unused[0]),
+                    architecture, unused.size() > 1 ? fmt::format(" ({} such tensors)", unused.size()) : ""));
+}
+
+}  // namespace
+
+Model read_gguf_model(const std::string& path) {
+  Gguf file = read_gguf(path);
+  const GgufArchitecture& architecture = gguf_architecture(file.metadata);
+  Model model;
+  model.name = std::filesystem::absolute(path).lexically_normal().string();
+  model.config = read_gguf_config(file, architecture);
+  model.weights = read_weights(file, model.config, architecture);
+  read_text(file.metadata, model);
+  refuse_unread(file, architecture.name);
+  check_shapes(model);
+  model.hash = hash_of(model.config, model.weights);
+  file.tensors.check_intact();
+  for (const Tensor& tensor : file.tensors.all()) file.tensors.release(tensor);  // hashing read all of them
+  model.files = std::move(file.tensors);
+  return model;
+}
+
+}  // namespace kveval
