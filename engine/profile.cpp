@@ -37,8 +37,10 @@ constexpr std::array<Named<Format>, 6> kFormats{{{"f32", Format::f32},
                                                  {"e4m3", Format::e4m3},
                                                  {"e5m2", Format::e5m2},
                                                  {"int8", Format::int8}}};
-constexpr std::array<Named<ScaleAxis>, 3> kAxes{
-    {{"none", ScaleAxis::none}, {"tensor", ScaleAxis::tensor}, {"token-head", ScaleAxis::token_head}}};
+constexpr std::array<Named<ScaleAxis>, 4> kAxes{{{"none", ScaleAxis::none},
+                                                 {"tensor", ScaleAxis::tensor},
+                                                 {"token-head", ScaleAxis::token_head},
+                                                 {"checkpoint", ScaleAxis::checkpoint}}};
 constexpr std::array<Named<CacheMode>, 2> kModes{
     {{"as-you-go", CacheMode::as_you_go}, {"transcode", CacheMode::transcode}}};
 
@@ -96,6 +98,9 @@ std::string objection(const CachePart& part) {
   }
   if (part.format == Format::int8 && part.scale == ScaleAxis::none) {
     return "int8 needs a scale; known: tensor, token-head";
+  }
+  if (part.format == Format::int8 && part.scale == ScaleAxis::checkpoint) {
+    return "the scales of a checkpoint are for e4m3 and e5m2";
   }
   return {};
 }
@@ -301,7 +306,7 @@ CachePart part_from_json(const Json& json) {
     }
     part.static_scales.push_back(float(number));
   }
-  if (!part.static_scales.empty() && part.scale != ScaleAxis::tensor) {
+  if (!part.static_scales.empty() && !is_static(part.scale)) {
     bad_json(fmt::format("static scales under the scale axis '{}'", name_of(part.scale)));
   }
   return part;
@@ -311,7 +316,7 @@ CachePart part_from_json(const Json& json) {
 
 bool Profile::needs_resolve() const {
   const auto missing = [](const CachePart& part) {
-    return part.scale == ScaleAxis::tensor && part.static_scales.empty();
+    return is_static(part.scale) && part.static_scales.empty();
   };
   return missing(k) || missing(v);
 }

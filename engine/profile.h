@@ -17,7 +17,12 @@ enum class ScaleAxis : uint8_t {
   none,        // codes are the values
   tensor,      // one static float32 per layer and part, measured by Engine::resolve, then frozen
   token_head,  // one float32 per token and KV head, absmax / largest code, computed on write
+  checkpoint,  // as tensor, but the model's files bring the scales; e4m3 and e5m2 only
 };
+// Whether scales are fixed before a run: CachePart::static_scales.
+constexpr bool is_static(ScaleAxis axis) {
+  return axis == ScaleAxis::tensor || axis == ScaleAxis::checkpoint;
+}
 
 enum class CacheMode : uint8_t {
   as_you_go,  // prefill already reads quantized keys and values: what a server does
@@ -39,7 +44,7 @@ struct Profile {
   CacheMode mode = CacheMode::as_you_go;
   bool operator==(const Profile&) const = default;
 
-  bool needs_resolve() const;  // a tensor scale without its numbers
+  bool needs_resolve() const;  // static scales without their numbers
 };
 
 // Grammar, items separated by commas:
@@ -47,10 +52,12 @@ struct Profile {
 //   item    := "k=" format | "v=" format | "scale=" axis | "k-scale=" axis | "v-scale=" axis
 //              | "skip-layers=" range ("," range)* | "mode=" ("as-you-go" | "transcode")
 //   preset  := f32 | fp16 | bf16 | e4m3 | e5m2 | int8 | int8-tensor | fp8 (= e4m3, as in vLLM)
-//   format  := f32 | fp16 | bf16 | e4m3 | e5m2 | int8;  axis := none | tensor | token-head;  range := N | N-M
+//   format  := f32 | fp16 | bf16 | e4m3 | e5m2 | int8;  range := N | N-M
+//   axis    := none | tensor | token-head | checkpoint
 // "k=" and "v=" bring their format's own axis (token-head for int8, none for the others); "scale=" then sets
 // that of every 8-bit part, "k-scale=" and "v-scale=" that of one. int8 always has a scale, 16- and 32-bit
-// formats never do. Throws Error{usage} that names the word it does not know and lists those it does.
+// formats never do; those of a checkpoint are for e4m3 and e5m2. Throws Error{usage} that names the word it
+// does not know and lists those it does.
 Profile parse_profile(std::string_view text);
 
 // "fp16,int8,k=e4m3,v=fp16,e4m3,skip-layers=0-1,27" is four profiles: in a list a preset or a "k=" begins a

@@ -158,6 +158,14 @@ class CpuEngine final : public Engine {
                   fmt::format("profile '{}' skips layer {}, {} has layers 0 to {}", canonical(profile),
                               profile.skip_layers.back(), model_->name, shapes_.size() - 1));
     }
+    const bool wants_scales =
+        profile.k.scale == ScaleAxis::checkpoint || profile.v.scale == ScaleAxis::checkpoint;
+    if (wants_scales && model_->cache_scales.k.empty()) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("profile '{}' takes its scales from the checkpoint, and {} has none",
+                              canonical(profile), model_->name),
+                  "profile e4m3 uses scale 1.0 instead, which is what vLLM does, with a warning");
+    }
   }
 
   Profile resolve(const Profile& profile, std::span<const Tokens> calibration) override;
@@ -255,11 +263,15 @@ void CpuEngine::run(const PromptGroup& group, const Decoding& decoding, const Pr
               "use a shorter length, fewer branches or a smaller cache format");
 }
 
-// The largest |key| and |value| of each layer over the calibration text become its scales: largest code =
-// that value.
+// A checkpoint's own scales need no text. For the others the largest |key| and |value| of each layer over the
+// calibration text become its scales: largest code = that value.
 Profile CpuEngine::resolve(const Profile& profile, std::span<const Tokens> calibration) {
   check(profile);
   if (!profile.needs_resolve()) return profile;
+  Profile resolved = profile;
+  if (profile.k.scale == ScaleAxis::checkpoint) resolved.k.static_scales = model_->cache_scales.k;
+  if (profile.v.scale == ScaleAxis::checkpoint) resolved.v.static_scales = model_->cache_scales.v;
+  if (!resolved.needs_resolve()) return resolved;
   if (calibration.empty()) {
     throw Error(ErrorKind::usage,
                 fmt::format("profile '{}' has a static scale and there is no text to measure it on",
@@ -273,7 +285,6 @@ Profile CpuEngine::resolve(const Profile& profile, std::span<const Tokens> calib
       most = std::max(most, d.absolute_max);
     }
   }
-  Profile resolved = profile;
   const auto freeze = [](CachePart& part, const std::vector<float>& most) {
     if (part.scale != ScaleAxis::tensor) return;
     part.static_scales.clear();

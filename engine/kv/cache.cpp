@@ -80,7 +80,7 @@ void clear_values(const PageLayout& layout, uint8_t* page, size_t rows) {
 }
 
 void check_scales(const CachePart& part, const char* name, const Profile& profile, size_t layers) {
-  if (part.scale != ScaleAxis::tensor) return;
+  if (!is_static(part.scale)) return;
   const auto refuse = [&](const std::string& why) {
     throw Error{ErrorKind::usage, fmt::format("the {} of profile '{}' {}", name, canonical(profile), why),
                 "resolve the profile with this model first"};
@@ -149,13 +149,13 @@ Cache::Cache(std::span<const LayerShape> layers, const Profile& profile, int pag
   for (size_t i = 0; i < layers.size(); i++) {
     Layer layer{layers[i], page_layout(layers[i], profile, int(i), page_tokens), nullptr, nullptr,
                 empty_diagnostics_.size()};
-    if (layer.layout.k_axis == ScaleAxis::tensor || layer.layout.v_axis == ScaleAxis::tensor) {
+    if (is_static(layer.layout.k_axis) || is_static(layer.layout.v_axis)) {
       layer.static_scales = std::make_unique<StaticScales>();
-      if (layer.layout.k_axis == ScaleAxis::tensor) {
+      if (is_static(layer.layout.k_axis)) {
         std::fill_n(layer.static_scales->k, kTile, profile.k.static_scales[i]);
         layer.layout.k_static = layer.static_scales->k;
       }
-      if (layer.layout.v_axis == ScaleAxis::tensor) {
+      if (is_static(layer.layout.v_axis)) {
         std::fill_n(layer.static_scales->v, kTile, profile.v.static_scales[i]);
         layer.layout.v_static = layer.static_scales->v;
       }
@@ -304,7 +304,7 @@ void Cache::encode_row(const Layer& layer, uint8_t* tile, size_t row, const floa
   const auto encode_part = [&](const float* x, Format format, ScaleAxis axis, const float* static_scale,
                                uint8_t* scales, uint8_t* codes, size_t stride, CacheDiagnostic& diagnostic) {
     float scale = 1.0f;
-    if (axis == ScaleAxis::tensor) scale = *static_scale;
+    if (is_static(axis)) scale = *static_scale;
     if (axis == ScaleAxis::token_head) {
       scale = scale_for(format, absolute_max(x, layout.head_dim));
       std::memcpy(scales + row * sizeof(float), &scale, sizeof(float));

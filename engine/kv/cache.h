@@ -44,7 +44,7 @@ struct PageLayout {
   int page_tokens = 0;
   Format k_format{}, v_format{};
   ScaleAxis k_axis{}, v_axis{};
-  // For ScaleAxis::tensor: the layer's scale, 64 times over, so that a tile reads like any other. Owned by
+  // For static axes: the layer's scale, 64 times over, so that a tile reads like any other. Owned by
   // the cache.
   const float* k_static = nullptr;
   const float* v_static = nullptr;

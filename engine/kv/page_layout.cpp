@@ -21,7 +21,8 @@ size_t scale_bytes(ScaleAxis axis) {
 const float* scales(ScaleAxis axis, const uint8_t* in_tile, const float* static_scales) {
   switch (axis) {
     case ScaleAxis::none: return nullptr;
-    case ScaleAxis::tensor: return static_scales;
+    case ScaleAxis::tensor:
+    case ScaleAxis::checkpoint: return static_scales;
     case ScaleAxis::token_head: return reinterpret_cast<const float*>(in_tile);
   }
   return nullptr;

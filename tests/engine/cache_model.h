@@ -30,12 +30,13 @@ inline constexpr const char* kProfiles[] = {"f32",
                                             "k=e4m3,v=fp16",
                                             "k=fp16,v=int8",
                                             "e4m3,scale=token-head,skip-layers=1",
-                                            "k=int8,v=e5m2,k-scale=tensor"};
+                                            "k=int8,v=e5m2,k-scale=tensor",
+                                            "e4m3,scale=checkpoint"};
 
 inline Profile resolved(const char* text, size_t layers = kLayers.size()) {
   Profile profile = parse_profile(text);
   for (CachePart* part : {&profile.k, &profile.v}) {
-    if (part->scale != ScaleAxis::tensor) continue;
+    if (part->scale != ScaleAxis::tensor && part->scale != ScaleAxis::checkpoint) continue;
     for (size_t i = 0; i < layers; i++) part->static_scales.push_back(0.02f + 0.01f * float(i));
   }
   return profile;
@@ -50,7 +51,8 @@ inline CachePart part_in(const Profile& profile, bool keys, size_t layer) {
 // What reading a row back gives: encode and decode one value at a time, scales as the profile header says.
 inline std::vector<float> read_back(const CachePart& part, size_t layer, const float* x, int n) {
   float scale = 1;
-  if (part.scale == ScaleAxis::tensor) scale = part.static_scales[layer];
+  if (part.scale == ScaleAxis::tensor || part.scale == ScaleAxis::checkpoint)
+    scale = part.static_scales[layer];
   if (part.scale == ScaleAxis::token_head) {
     float most = 0;
     for (int i = 0; i < n; i++) most = std::max(most, std::fabs(x[i]));

@@ -31,14 +31,14 @@ std::string error_of(const std::string& text, ErrorKind kind = ErrorKind::usage)
 CachePart part(Format format, ScaleAxis scale = ScaleAxis::none) { return {format, scale, {}}; }
 
 bool valid(const CachePart& p) {
-  if (p.format == Format::int8) return p.scale != ScaleAxis::none;
+  if (p.format == Format::int8) return p.scale != ScaleAxis::none && p.scale != ScaleAxis::checkpoint;
   return p.scale == ScaleAxis::none || p.format == Format::e4m3 || p.format == Format::e5m2;
 }
 
 std::vector<CachePart> every_part() {
   std::vector<CachePart> parts;
   for (Format f : {Format::f32, Format::fp16, Format::bf16, Format::e4m3, Format::e5m2, Format::int8}) {
-    for (ScaleAxis a : {ScaleAxis::none, ScaleAxis::tensor, ScaleAxis::token_head}) {
+    for (ScaleAxis a : {ScaleAxis::none, ScaleAxis::tensor, ScaleAxis::token_head, ScaleAxis::checkpoint}) {
       if (valid(part(f, a))) parts.push_back(part(f, a));
     }
   }
@@ -115,8 +115,9 @@ TEST(Profile, canonical_names_are_pinned) {
   for (const char* text :
        {"k=e4m3,v=fp16", "int8-tensor,skip-layers=0-1,27", "e4m3,scale=tensor", "e5m2,scale=token-head",
         "e4m3,mode=transcode", "k=int8,v=fp16,scale=tensor", "k=e4m3,v=int8,v-scale=tensor",
-        "int8,v-scale=tensor", "int8,k-scale=tensor", "e4m3,k-scale=tensor,v-scale=token-head",
-        "k=bf16,v=e5m2,skip-layers=3,mode=transcode"}) {
+        "e4m3,scale=checkpoint", "k=e4m3,v=fp16,scale=checkpoint", "e5m2,k-scale=checkpoint",
+        "k=e5m2,v=int8,k-scale=checkpoint", "int8,v-scale=tensor", "int8,k-scale=tensor",
+        "e4m3,k-scale=tensor,v-scale=token-head", "k=bf16,v=e5m2,skip-layers=3,mode=transcode"}) {
     EXPECT_EQ(canonical(parse_profile(text)), text);
   }
   EXPECT_EQ(canonical(parse_profile("e4m3,v=fp16,mode=as-you-go")), "k=e4m3,v=fp16");
@@ -150,11 +151,12 @@ TEST(Profile, json_round_trips_and_the_hash_sees_every_field) {
     for (int resolved = 0; resolved < 2; resolved++) {
       if (resolved && !profile.needs_resolve()) continue;
       for (CachePart* p : {&profile.k, &profile.v}) {
-        if (!resolved || p->scale != ScaleAxis::tensor) continue;
+        if (!resolved || (p->scale != ScaleAxis::tensor && p->scale != ScaleAxis::checkpoint)) continue;
         for (int layer = 0; layer < 3; layer++) p->static_scales.push_back(float(random.uniform()) + 1e-7f);
       }
-      EXPECT_EQ(profile.needs_resolve(),
-                !resolved && (profile.k.scale == ScaleAxis::tensor || profile.v.scale == ScaleAxis::tensor));
+      const std::string text = to_json(profile);
+      const bool has_static = text.find("\"tensor\"") + 1 != 0 || text.find("\"checkpoint\"") + 1 != 0;
+      EXPECT_EQ(profile.needs_resolve(), !resolved && has_static) << text;
       EXPECT_EQ(profile_from_json(to_json(profile)), profile) << to_json(profile);
       EXPECT_EQ(profile_hash(profile_from_json(to_json(profile))), profile_hash(profile));
       hashes.insert(profile_hash(profile));
@@ -188,7 +190,7 @@ TEST(Profile, an_error_names_the_word_and_what_is_known) {
   EXPECT_EQ(error_of("k=q8,v=fp16"),
             "unknown cache format 'q8' in 'k=q8'; known: f32, fp16, bf16, e4m3, e5m2, int8");
   EXPECT_EQ(error_of("int8,scale=row"),
-            "unknown scale axis 'row' in 'scale=row'; known: none, tensor, token-head");
+            "unknown scale axis 'row' in 'scale=row'; known: none, tensor, token-head, checkpoint");
   EXPECT_EQ(error_of("int8,mode=fast"), "unknown mode 'fast' in 'mode=fast'; known: as-you-go, transcode");
   EXPECT_EQ(error_of("int8,skip=1"),
             "unknown item 'skip=' in profile 'int8,skip=1'; known: k=, v=, scale=, k-scale=, v-scale=, "
@@ -216,6 +218,10 @@ TEST(Profile, scales_belong_to_8_bit_formats) {
   }
   for (const char* text : {"int8,scale=none", "k=e4m3,v=int8,scale=none", "int8,k-scale=none"}) {
     EXPECT_THAT(error_of(text), HasSubstr("int8 needs a scale")) << text;
+  }
+  for (const char* text :
+       {"int8,scale=checkpoint", "k=e4m3,v=int8,scale=checkpoint", "int8,v-scale=checkpoint"}) {
+    EXPECT_THAT(error_of(text), HasSubstr("the scales of a checkpoint are for e4m3 and e5m2")) << text;
   }
   EXPECT_NO_THROW(parse_profile("e4m3,scale=tensor"));
   EXPECT_NO_THROW(parse_profile("e5m2,scale=token-head"));
@@ -246,29 +252,31 @@ TEST(Profile, stored_json_that_is_not_ours_is_refused) {
   };
   EXPECT_FALSE(refused(good));
   EXPECT_FALSE(refused(with("[]", "[0.5,2]")));
-  for (const std::string& text : {std::string{},
-                                  std::string{"{"},
-                                  std::string{"[]"},
-                                  std::string{"3"},
-                                  good.substr(0, good.size() - 1),
-                                  with("e4m3", "e4m4"),
-                                  with("tensor", "block"),
-                                  with("\"as-you-go\"", "1"),
-                                  with("[]", "[0]"),
-                                  with("[]", "[-1.5]"),
-                                  with("[]", "[1e39]"),
-                                  with("[]", "[null]"),
-                                  with("[]", "{}"),
-                                  with("\"k\"", "\"q\""),
-                                  with("\"tensor\",\"static_scales\":[]", "\"none\",\"static_scales\":[1]"),
-                                  with("e4m3", "fp16"),
-                                  with("\"skip_layers\":[]", "\"skip_layers\":[2,1]"),
-                                  with("\"skip_layers\":[]", "\"skip_layers\":[1,1]"),
-                                  with("\"skip_layers\":[]", "\"skip_layers\":[-1]"),
-                                  with("\"skip_layers\":[]", "\"skip_layers\":[1.5]"),
-                                  with("\"skip_layers\":[]", "\"skip_layers\":[18446744073709551615]"),
-                                  with("\"skip_layers\":[]", "\"skip_layers\":\"0\""),
-                                  with("\"skip_layers\":[]", "\"skip_layers\":[],\"rotation\":true")}) {
+  for (const std::string& text :
+       {std::string{},
+        std::string{"{"},
+        std::string{"[]"},
+        std::string{"3"},
+        good.substr(0, good.size() - 1),
+        with("e4m3", "e4m4"),
+        with("tensor", "block"),
+        with("\"as-you-go\"", "1"),
+        with("[]", "[0]"),
+        with("[]", "[-1.5]"),
+        with("[]", "[1e39]"),
+        with("[]", "[null]"),
+        with("[]", "{}"),
+        with("\"k\"", "\"q\""),
+        with("\"tensor\",\"static_scales\":[]", "\"none\",\"static_scales\":[1]"),
+        with("e4m3", "fp16"),
+        with("\"format\":\"e4m3\",\"scale\":\"tensor\"", "\"format\":\"int8\",\"scale\":\"checkpoint\""),
+        with("\"skip_layers\":[]", "\"skip_layers\":[2,1]"),
+        with("\"skip_layers\":[]", "\"skip_layers\":[1,1]"),
+        with("\"skip_layers\":[]", "\"skip_layers\":[-1]"),
+        with("\"skip_layers\":[]", "\"skip_layers\":[1.5]"),
+        with("\"skip_layers\":[]", "\"skip_layers\":[18446744073709551615]"),
+        with("\"skip_layers\":[]", "\"skip_layers\":\"0\""),
+        with("\"skip_layers\":[]", "\"skip_layers\":[],\"rotation\":true")}) {
     EXPECT_TRUE(refused(text)) << text;
   }
 }

@@ -86,4 +86,39 @@ Vocabulary sentencepiece_vocabulary(const std::vector<std::string>& pieces) {
   return vocabulary;
 }
 
+nlohmann::json byte_level_step(bool has_pattern) {
+  return {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", has_pattern}};
+}
+
+nlohmann::json model_json(const Vocabulary& vocabulary, const std::set<PieceKind>& added) {
+  nlohmann::json document = {{"version", "1.0"},
+                             {"truncation", nullptr},
+                             {"padding", nullptr},
+                             {"normalizer", nullptr},
+                             {"post_processor", nullptr},
+                             {"added_tokens", nlohmann::json::array()},
+                             {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}}}};
+  for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
+    document["model"]["vocab"][vocabulary.pieces[id]] = id;
+    if (added.contains(vocabulary.kinds[id]))
+      document["added_tokens"].push_back({{"id", id},
+                                          {"content", vocabulary.pieces[id]},
+                                          {"single_word", false},
+                                          {"lstrip", false},
+                                          {"rstrip", false},
+                                          {"normalized", false},
+                                          {"special", vocabulary.kinds[id] != PieceKind::user_defined}});
+  }
+  return document;
+}
+
+nlohmann::json byte_level_json(const Vocabulary& vocabulary) {
+  nlohmann::json document = model_json(vocabulary, {PieceKind::control, PieceKind::user_defined});
+  document["model"]["merges"] = vocabulary.merges;
+  document["pre_tokenizer"] = byte_level_step(true);
+  document["decoder"] = byte_level_step(true);
+  return document;
+}
+
 }  // namespace kveval

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,5 +46,11 @@ std::vector<std::string> merge_slowly(std::vector<std::string> symbols, Score sc
 Vocabulary sentencepiece_vocabulary(const std::vector<std::string>& pieces);
 
 std::string with_space_marks(std::string text);  // "_" -> U+2581
+
+// What Hugging Face writes for a vocabulary: pieces of these kinds as added tokens, all of them in the model,
+// which has no merges yet.
+nlohmann::json model_json(const Vocabulary& vocabulary, const std::set<PieceKind>& added);
+nlohmann::json byte_level_step(bool has_pattern);
+nlohmann::json byte_level_json(const Vocabulary& vocabulary);  // a whole tokenizer.json, gpt-2's pattern
 
 }  // namespace kveval

@@ -25,47 +25,12 @@ constexpr const char* kQwen2Pattern =
 constexpr const char* kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-json byte_level_step(bool has_pattern) {
-  return {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", has_pattern}};
-}
 json sequence(const char* list, json steps) { return {{"type", "Sequence"}, {list, std::move(steps)}}; }
 json split(const std::string& pattern) {
   return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
 }
 json replace(const char* from, const char* to) {
   return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
-}
-
-// What Hugging Face writes for a vocabulary: specials as added tokens, the rest in the model.
-json model_json(const Vocabulary& vocabulary, const std::set<PieceKind>& added) {
-  json document = {{"version", "1.0"},
-                   {"truncation", nullptr},
-                   {"padding", nullptr},
-                   {"normalizer", nullptr},
-                   {"post_processor", nullptr},
-                   {"added_tokens", json::array()},
-                   {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}}}};
-  for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
-    document["model"]["vocab"][vocabulary.pieces[id]] = id;
-    if (added.contains(vocabulary.kinds[id]))
-      document["added_tokens"].push_back({{"id", id},
-                                          {"content", vocabulary.pieces[id]},
-                                          {"single_word", false},
-                                          {"lstrip", false},
-                                          {"rstrip", false},
-                                          {"normalized", false},
-                                          {"special", vocabulary.kinds[id] != PieceKind::user_defined}});
-  }
-  return document;
-}
-
-json byte_level_json(const Vocabulary& vocabulary) {
-  json document = model_json(vocabulary, {PieceKind::control, PieceKind::user_defined});
-  document["model"]["merges"] = vocabulary.merges;
-  document["pre_tokenizer"] = byte_level_step(true);
-  document["decoder"] = byte_level_step(true);
-  return document;
 }
 
 // With every way to make a piece of two as a merge, in the pieces' order.
