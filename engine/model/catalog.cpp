@@ -13,6 +13,7 @@
 #include "engine/error.h"
 #include "engine/model/file_error.h"
 #include "engine/model/gguf_model.h"
+#include "engine/model/hf_model.h"
 #include "engine/model/phantom.h"
 #include "engine/text/sentencepiece_tokenizer.h"
 
@@ -109,11 +110,12 @@ std::shared_ptr<const Model> load_model(std::string_view specification) {
   const std::string path(specification);
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) return std::make_shared<const Model>(read_gguf_model(path));
-  throw Error(
-      ErrorKind::usage,
-      fmt::format("unknown model {}: no such file, and this build knows: {}", quote(specification),
-                  known_names()),
-      "--model phantom, or with options: --model phantom:kappa=80,seed=3; or the path of a GGUF file");
+  if (fs::is_directory(path, ignored)) return std::make_shared<const Model>(read_hf_model(path));
+  throw Error(ErrorKind::usage,
+              fmt::format("unknown model {}: no such file, and this build knows: {}", quote(specification),
+                          known_names()),
+              "--model phantom, or with options: --model phantom:kappa=80,seed=3; or the path of a GGUF file "
+              "or of a Hugging Face directory");
 }
 
 }  // namespace kveval

@@ -32,7 +32,7 @@ std::string catalog_path(std::string_view name);
 // In this order:
 //   "phantom" or "phantom:kappa=80,..."  computed (engine/model/phantom.h), with the embedded tokenizer
 //   a catalogued name                    the file at catalog_path()
-//   a path                               a GGUF file, or the first of a split one
+//   a path                               a GGUF file, or the first of a split one; a Hugging Face directory
 // Model::name loads the same model again, from any directory. Throws Error{usage} for anything else, listing
 // the names there are, and for a catalogued model that is not here, saying how to get it.
 std::shared_ptr<const Model> load_model(std::string_view specification);
