@@ -48,6 +48,7 @@ struct Decoding {
   int max_tokens = 64;
   std::vector<std::string> stop_strings;  // generation ends once the reply's text contains one of them
   bool stop_at_eos = true;
+  Tokens stop_tokens{};  // end a reply as EOS does: a chat template's end of turn
 };
 
 enum class Stop { eos, string, length, error };
@@ -66,7 +67,8 @@ struct Timing {
 };
 
 struct Reply {
-  Tokens tokens;     // generated tokens, EOS left out, those of a stop string kept; empty for score
+  Tokens
+      tokens;  // generated tokens, EOS and stop tokens left out, those of a stop string kept; empty for score
   std::string text;  // decoded, cut before the stop string
   Stop stop = Stop::length;
   std::optional<Error> error;     // set iff stop == Stop::error: such a reply is never a wrong answer
@@ -107,10 +109,11 @@ struct EngineInfo {
   int layers = 0;
   const Tokenizer* tokenizer = nullptr;  // null: the engine takes text only
   const ChatTemplate* chat = nullptr;    // how the model wants to be spoken to; null: plain text
-  int concurrency = 0;                   // most branches advanced together; 0: all of a group
-  std::string compute;                   // "float32": results of different compute types are never compared
-  std::string simd;                      // for information: never changes results
-  int threads = 1;                       // for information: never changes results
+  const Error* chat_error = nullptr;  // why the checkpoint's template is not understood; chat is then plain
+  int concurrency = 0;                // most branches advanced together; 0: all of a group
+  std::string compute;                // "float32": results of different compute types are never compared
+  std::string simd;                   // for information: never changes results
+  int threads = 1;                    // for information: never changes results
 };
 
 struct GroupShape {

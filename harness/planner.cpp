@@ -35,7 +35,8 @@ GroupShape shape_of(const SampleGroup& group, const Task& task) {
   return shape;
 }
 
-PlannedCell plan_cell(const GroupSpec& spec, const std::vector<PlannedArm>& arms, const Engine& engine) {
+PlannedCell plan_cell(const GroupSpec& spec, const ChatTemplate& chat, const std::vector<PlannedArm>& arms,
+                      const Engine& engine) {
   const EngineInfo info = engine.describe();
   if (spec.length > info.context) {
     throw Error(ErrorKind::usage,
@@ -47,7 +48,7 @@ PlannedCell plan_cell(const GroupSpec& spec, const std::vector<PlannedArm>& arms
     throw Error(ErrorKind::usage, fmt::format("{} has no tokenizer to build prompts with", info.model));
   }
   const Task& task = task_named(spec.task);
-  const SampleGroup group = task.make_group(spec, *info.tokenizer);
+  const SampleGroup group = task.make_group(spec, {*info.tokenizer, chat});
   PlannedCell cell{spec.task, spec.length, 0, static_cast<int>(group.samples.size()), shape_of(group, task),
                    {}};
   for (const PlannedArm& arm : arms) cell.per_arm.push_back(engine.estimate(cell.shape, arm.profile));
@@ -108,8 +109,16 @@ std::vector<PlannedArm> plan_arms(const std::vector<Profile>& profiles, const En
   return arms;
 }
 
-Plan make_plan(const Suite& suite, std::vector<PlannedArm> arms, const Engine& engine) {
+ChatTemplate chat_of(const EngineInfo& engine, std::string_view choice) {
+  if (choice == "plain") return plain_chat();
+  if (choice != "auto") throw Error(ErrorKind::usage, fmt::format("there is no chat framing '{}'", choice));
+  if (engine.chat_error != nullptr) throw *engine.chat_error;
+  return engine.chat != nullptr ? *engine.chat : plain_chat();
+}
+
+Plan make_plan(const Suite& suite, ChatTemplate chat, std::vector<PlannedArm> arms, const Engine& engine) {
   Plan plan;
+  plan.chat = std::move(chat);
   plan.arms = std::move(arms);
   std::map<std::pair<std::string, int>, size_t> cell_of;
   std::set<std::tuple<std::string, int, int>> seen;
@@ -121,7 +130,7 @@ Plan make_plan(const Suite& suite, std::vector<PlannedArm> arms, const Engine& e
           "one family per task and length: give the second one another length");
     }
     const auto [it, added] = cell_of.try_emplace({spec.task, spec.length}, plan.cells.size());
-    if (added) plan.cells.push_back(plan_cell(spec, plan.arms, engine));
+    if (added) plan.cells.push_back(plan_cell(spec, plan.chat, plan.arms, engine));
     ++plan.cells[it->second].haystacks;
     plan.groups.push_back({spec, it->second});
   }

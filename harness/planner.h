@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
 #include "engine/profile.h"
+#include "engine/text/chat.h"
 #include "tasks/suite.h"
 #include "tasks/task.h"
 
@@ -37,6 +39,7 @@ struct PlannedGroup {
 };
 
 struct Plan {
+  ChatTemplate chat;             // around every prompt
   std::vector<PlannedArm> arms;  // the baseline first
   std::vector<PlannedCell> cells;
   std::vector<PlannedGroup> groups;
@@ -51,9 +54,13 @@ struct Plan {
 // one the engine does not support.
 std::vector<PlannedArm> plan_arms(const std::vector<Profile>& profiles, const Engine& engine);
 
+// `choice`: "auto" is the model's own template, "plain" none. Throws the engine's Error for a template that
+// is not understood.
+ChatTemplate chat_of(const EngineInfo& engine, std::string_view choice);
+
 // Throws Error{usage} for a cell that the model's context or the task cannot hold, and for a suite that names
 // the same cell twice. Generates one haystack a cell to know its shape.
-Plan make_plan(const Suite& suite, std::vector<PlannedArm> arms, const Engine& engine);
+Plan make_plan(const Suite& suite, ChatTemplate chat, std::vector<PlannedArm> arms, const Engine& engine);
 
 // What one sample asks of an engine: its answer, and the likelihood of the right one.
 PromptGroup prompt_of(const SampleGroup& group);

@@ -33,13 +33,16 @@ std::string tokenizer_hash(const EngineInfo& engine) {
 const char* mode_of(const Plan& plan) { return name_of(plan.arms.front().profile.mode); }
 
 std::string config_json(const Suite& suite, const Plan& plan, const std::string& model_spec,
-                        const EngineInfo& engine) {
+                        const std::string& chat, const EngineInfo& engine) {
   Json profiles = Json::array();
   for (const PlannedArm& arm : plan.arms) profiles.push_back(Json::parse(to_json(arm.profile)));
   const Json config = {{"version", kConfigVersion},
                        {"model", model_spec},
                        {"model_hash", engine.model_hash},
                        {"tokenizer_hash", tokenizer_hash(engine)},
+                       {"chat", chat},
+                       {"chat_family", plan.chat.family},
+                       {"template_hash", template_hash(plan.chat)},
                        {"compute", engine.compute},
                        {"cache_mode", mode_of(plan)},
                        {"profiles", profiles},
@@ -64,13 +67,14 @@ bool is_alive(const RunRecord& run, const Environment& environment, int64_t now_
 }  // namespace
 
 RunRecord record_of(const Suite& suite, const Plan& plan, const std::string& model_spec,
-                    const EngineInfo& engine, const Environment& environment, int64_t now_ms) {
+                    const std::string& chat, const EngineInfo& engine, const Environment& environment,
+                    int64_t now_ms) {
   RunRecord run;
   run.id = make_run_id(now_ms);
   run.suite = suite.name;
   run.suite_json = to_json(suite);
   run.suite_hash = suite_hash(suite);
-  run.config_json = config_json(suite, plan, model_spec, engine);
+  run.config_json = config_json(suite, plan, model_spec, chat, engine);
   run.config_hash = hash_hex(run.config_json);
   run.started_ms = run.heartbeat_ms = now_ms;
   run.pid = environment.pid;
@@ -78,7 +82,7 @@ RunRecord record_of(const Suite& suite, const Plan& plan, const std::string& mod
   run.model = engine.model;
   run.model_hash = engine.model_hash;
   run.tokenizer_hash = tokenizer_hash(engine);
-  run.template_hash = template_hash(plain_chat());  // the phantom is a base model: nothing around the words
+  run.template_hash = template_hash(plan.chat);
   run.decoding_json = decoding_json(suite);
   run.compute = engine.compute;
   run.cache_mode = mode_of(plan);
@@ -123,6 +127,7 @@ RunConfig config_of(const RunRecord& run) {
   try {
     RunConfig config;
     config.model = json.at("model").get<std::string>();
+    config.chat = json.value("chat", "plain");  // runs from before there were templates do not say
     for (const Json& profile : json.at("profiles"))
       config.profiles.push_back(profile_from_json(profile.dump()));
     return config;
@@ -157,10 +162,15 @@ RunRecord find_resumable(const Store& store, const std::string& reference, const
   return run;
 }
 
-void check_same(const RunRecord& run, const Suite& suite, const EngineInfo& engine) {
+void check_same(const RunRecord& run, const Suite& suite, const ChatTemplate& chat,
+                const EngineInfo& engine) {
   if (engine.model_hash != run.model_hash) refuse(run, "the model", run.model_hash, engine.model_hash);
   if (tokenizer_hash(engine) != run.tokenizer_hash) {
     refuse(run, "the tokenizer", run.tokenizer_hash, tokenizer_hash(engine));
+  }
+  if (template_hash(chat) != run.template_hash) {
+    refuse(run, "the chat template", run.template_hash,
+           fmt::format("{} ({})", template_hash(chat), chat.family));
   }
   if (engine.compute != run.compute) refuse(run, "the arithmetic", run.compute, engine.compute);
   const Json config = Json::parse(run.config_json, nullptr, false);

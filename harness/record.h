@@ -15,12 +15,15 @@ namespace kveval {
 // Everything that can change a result; RunRecord::config_json.
 struct RunConfig {
   std::string model;              // specification
+  std::string chat;               // "auto" or "plain": chat_of
   std::vector<Profile> profiles;  // resolved: static scales included
 };
 
-// `model_spec` loads the same model again. Status running, started now.
+// `model_spec` loads the same model again, `chat` chooses the plan's framing again. Status running, started
+// now.
 RunRecord record_of(const Suite& suite, const Plan& plan, const std::string& model_spec,
-                    const EngineInfo& engine, const Environment& environment, int64_t now_ms);
+                    const std::string& chat, const EngineInfo& engine, const Environment& environment,
+                    int64_t now_ms);
 std::vector<ArmRecord> arm_records(const Plan& plan);
 
 // Throws Error{bad_file} for a configuration this version cannot read.
@@ -31,9 +34,9 @@ RunConfig config_of(const RunRecord& run);
 RunRecord find_resumable(const Store& store, const std::string& reference, const Environment& environment,
                          int64_t now_ms);
 
-// Throws Error{usage} when going on would not give what an unbroken run gives: another model, tokenizer,
-// arithmetic or task version than the run began with.
-void check_same(const RunRecord& run, const Suite& suite, const EngineInfo& engine);
+// Throws Error{usage} when going on would not give what an unbroken run gives: another model, tokenizer, chat
+// template, arithmetic or task version than the run began with.
+void check_same(const RunRecord& run, const Suite& suite, const ChatTemplate& chat, const EngineInfo& engine);
 
 // Throws Error{bad_file} when the stored arms are not the plan's.
 void check_arms(const RunRecord& run, const std::vector<ArmRecord>& arms, const Plan& plan);

@@ -58,7 +58,9 @@ Heard listen(const SampleGroup& group, const PlannedArm& arm, Engine& engine, Ba
     heard.diagnostics.assign(diagnostics.begin(), diagnostics.end());
   };
   events.progress = progress;
-  engine.run(prompt_of(group), decoding_of(task_named(group.task)), arm.profile, events);
+  Decoding decoding = decoding_of(task_named(group.task));
+  decoding.stop_tokens = group.stop_tokens;
+  engine.run(prompt_of(group), decoding, arm.profile, events);
   return heard;
 }
 
@@ -246,7 +248,7 @@ class Loop {
     progress_.cell = fmt::format("{} {}", cell.task, length_name(cell.length));
     progress_.haystack = planned.spec.haystack;
     const double cost_before = progress_.done_cost;
-    const SampleGroup group = task_named(planned.spec.task).make_group(planned.spec, tokenizer);
+    const SampleGroup group = task_named(planned.spec.task).make_group(planned.spec, {tokenizer, plan_.chat});
     const GroupResult result =
         run_group(group, arms_, plan_.arms, engine_, [&](size_t arm, uint64_t done_tokens) {
           progress_.arm = plan_.arms[arm].name;

@@ -9,6 +9,7 @@
 
 #include "engine/hash.h"
 #include "engine/random.h"
+#include "tasks/framing.h"
 #include "tasks/haystack.h"
 #include "tasks/identity.h"
 #include "tasks/wordbank.h"
@@ -41,14 +42,19 @@ struct Needle {
   std::string adjective, noun;
   std::string value;  // six digits
   double jitter = 0;  // where in its stratum, [0, 1)
-  Tokens question;    // the branch
   Tokens target;      // the value as it follows the answer prefix
 
   std::string name() const { return adjective + ' ' + noun; }
   std::string sentence() const { return fmt::format("{} {}.", answer_prefix(name()), value); }
-  std::string question_text() const {
-    return fmt::format("\n\nWhat is the secret access code for {}? Answer with the digits alone.\n{}", name(),
-                       answer_prefix(name()));
+  Asked asked() const {
+    return {.question = fmt::format(
+                "\n\nWhat is the secret access code for {}? Answer with the digits alone.", name()),
+            .answer = answer_prefix(name())};
+  }
+  Asked answered() const {
+    Asked all = asked();
+    all.answer += ' ' + value;
+    return all;
   }
 };
 
@@ -124,24 +130,26 @@ std::vector<Needle> draw_needles(const GroupIdentity& group, int count, const Wo
   return needles;
 }
 
-// Tokens that `added` becomes where it follows `text`.
-Tokens continuation(const Tokenizer& tokenizer, const Tokens& text_tokens, const std::string& text,
-                    const std::string& added) {
-  Tokens all = tokenizer.encode(text + added);
-  if (all.size() <= text_tokens.size() || !std::equal(text_tokens.begin(), text_tokens.end(), all.begin()))
+// What `longer` has beyond `tokens`.
+Tokens continuation(const Tokens& tokens, const Tokens& longer, std::string_view added) {
+  if (longer.size() <= tokens.size() || !std::equal(tokens.begin(), tokens.end(), longer.begin()))
     throw Error(
         ErrorKind::run,
         fmt::format("niah: the tokenizer merges '{}' into the words before it, so it cannot be asked for",
                     added));
-  all.erase(all.begin(), all.begin() + std::ptrdiff_t(text_tokens.size()));
-  return all;
+  return {longer.begin() + std::ptrdiff_t(tokens.size()), longer.end()};
 }
 
-void tokenize_questions(std::vector<Needle>& needles, const Tokenizer& tokenizer) {
+// Finds every needle's target, behind a text as short as can be, and returns the most tokens that a question
+// takes there.
+size_t tokenize_targets(std::vector<Needle>& needles, const Framing& framing) {
+  const std::string_view text = kInstruction.substr(0, kInstruction.size() - 2);
+  const size_t before = prefix_tokens(framing, text).size();
+  size_t longest = 0;
   for (Needle& needle : needles) {
-    const std::string text = needle.question_text();
-    needle.question = tokenizer.encode(text);
-    needle.target = continuation(tokenizer, needle.question, text, ' ' + needle.value);
+    const Tokens prompt = prompt_tokens(framing, text, needle.asked());
+    longest = std::max(longest, prompt.size() - std::min(before, prompt.size()));
+    needle.target = continuation(prompt, prompt_tokens(framing, text, needle.answered()), needle.value);
     if (needle.target.size() > size_t(kAnswerTokens))
       throw Error(ErrorKind::run, fmt::format("niah: '{}' is {} tokens, more than the {} an answer may have",
                                               needle.value, needle.target.size(), kAnswerTokens));
@@ -152,6 +160,7 @@ void tokenize_questions(std::vector<Needle>& needles, const Tokenizer& tokenizer
           std::equal(a.target.begin(), a.target.end(), b.target.begin()))
         throw Error(ErrorKind::run,
                     fmt::format("niah: '{}' begins '{}' in this tokenizer", a.value, b.value));
+  return longest;
 }
 
 std::string_view trailing_space(std::string_view text) {
@@ -181,17 +190,9 @@ std::string assemble(const std::vector<std::string>& pieces, size_t count,
 }
 
 struct Prefix {
-  std::string text;
+  std::string text;  // without the template's words
   Tokens tokens;
 };
-
-Prefix tokenize_prefix(std::string text, const Tokenizer& tokenizer) {
-  Prefix prefix{.text = std::move(text), .tokens = {}};
-  if (const auto bos = tokenizer.bos()) prefix.tokens.push_back(*bos);
-  const Tokens encoded = tokenizer.encode(prefix.text);
-  prefix.tokens.insert(prefix.tokens.end(), encoded.begin(), encoded.end());
-  return prefix;
-}
 
 // Pieces as far as they have been needed, with the tokens they are likely to take.
 class Hay {
@@ -231,19 +232,20 @@ class Hay {
 
 // The longest prefix of at most length - reserved tokens, one more piece being too many. The pieces' lone
 // token counts foretell the whole almost exactly, so it is tokenized once or twice.
-Prefix fit(Hay hay, const std::vector<Needle>& needles, const Tokenizer& tokenizer, const GroupSpec& spec,
+Prefix fit(Hay& hay, const std::vector<Needle>& needles, const Framing& framing, const GroupSpec& spec,
            size_t reserved) {
   const int64_t budget = int64_t(spec.length) - int64_t(reserved);
-  int64_t fixed = int64_t(tokenizer.bos().has_value()) + count_tokens(kInstruction, tokenizer);
+  int64_t fixed = int64_t(prefix_tokens(framing, kInstruction).size());
   for (const Needle& needle : needles)
-    fixed += count_tokens(fmt::format(" {}", needle.sentence()), tokenizer);
+    fixed += count_tokens(fmt::format(" {}", needle.sentence()), framing.tokenizer);
 
   const size_t fewest = needles.size();  // a piece for every stratum
   size_t too_many = SIZE_MAX, enough = 0;
   Prefix best;  // of `enough` pieces
   size_t count = std::max(fewest, hay.pieces_within(budget - fixed));
   while (true) {
-    Prefix prefix = tokenize_prefix(assemble(hay.pieces(count), count, needles), tokenizer);
+    Prefix prefix{.text = assemble(hay.pieces(count), count, needles), .tokens = {}};
+    prefix.tokens = prefix_tokens(framing, prefix.text);
     const int64_t room = budget - int64_t(prefix.tokens.size());
     if (room < 0) {
       if (count == fewest)
@@ -275,19 +277,60 @@ std::vector<size_t> occurrences(const Tokens& tokens, const Tokens& pattern) {
 
 // Where the needle's value begins in the prefix. The tokens before the value must be the same in the needle
 // and in the question, and there must be one such place; otherwise the sample has no known answer.
-size_t locate(const Needle& needle, const Prefix& prefix, const Tokenizer& tokenizer) {
+size_t locate(const Needle& needle, const Tokens& question, const Tokens& prefix,
+              const Tokenizer& tokenizer) {
   // From the second token of the answer prefix on: what the first one merges with differs between the two.
   const size_t frame = tokenizer.encode(answer_prefix(needle.name())).size() - 1;
-  Tokens pattern(needle.question.end() - std::ptrdiff_t(std::min(frame, needle.question.size())),
-                 needle.question.end());
+  Tokens pattern(question.end() - std::ptrdiff_t(std::min(frame, question.size())), question.end());
   const size_t value = pattern.size();
   pattern.insert(pattern.end(), needle.target.begin(), needle.target.end());
-  const std::vector<size_t> found = occurrences(prefix.tokens, pattern);
+  const std::vector<size_t> found = occurrences(prefix, pattern);
   if (found.size() != 1)
     throw Error(ErrorKind::run,
                 fmt::format("niah: the needle '{}' stands {} times in the haystack's tokens instead of once",
                             needle.sentence(), found.size()));
   return found[0] + value;
+}
+
+struct Prompts {
+  Prefix prefix;
+  std::vector<Tokens> questions;  // by needle
+};
+
+// Tokenized with their answers, which are taken off again: these must be the targets.
+Prompts tokenize_prompts(Prefix prefix, const std::vector<Needle>& needles, const Framing& framing) {
+  std::vector<Asked> answered;
+  for (const Needle& needle : needles) answered.push_back(needle.answered());
+  Prompts prompts{.prefix = std::move(prefix), .questions = {}};
+  prompts.questions = cut_branches(framing, prompts.prefix.text, answered, prompts.prefix.tokens);
+  for (size_t i = 0; i < needles.size(); ++i) {
+    Tokens& question = prompts.questions[i];
+    const Tokens& target = needles[i].target;
+    if (question.size() < target.size() || !std::equal(target.rbegin(), target.rend(), question.rbegin()))
+      throw Error(ErrorKind::run,
+                  fmt::format("niah: '{}' has other tokens behind a longer text", needles[i].value));
+    question.resize(question.size() - target.size());
+  }
+  return prompts;
+}
+
+size_t longest_of(const std::vector<Tokens>& questions) {
+  size_t longest = 0;
+  for (const Tokens& question : questions) longest = std::max(longest, question.size());
+  return longest;
+}
+
+// As much hay as the length holds with the longest question and its answer.
+Prompts fill(PieceSource source, std::vector<Needle>& needles, const Framing& framing,
+             const GroupSpec& spec) {
+  Hay hay(std::move(source), framing.tokenizer);
+  size_t reserved = tokenize_targets(needles, framing) + size_t(kAnswerTokens);
+  for (;;) {
+    Prompts prompts = tokenize_prompts(fit(hay, needles, framing, spec, reserved), needles, framing);
+    const size_t used = prompts.prefix.tokens.size() + longest_of(prompts.questions) + size_t(kAnswerTokens);
+    if (used <= size_t(spec.length)) return prompts;
+    reserved += used - size_t(spec.length);  // behind this text a question takes more than behind a short one
+  }
 }
 
 void check_key_words(const std::vector<Needle>& needles, std::string_view text) {
@@ -299,7 +342,7 @@ void check_key_words(const std::vector<Needle>& needles, std::string_view text) 
                     fmt::format("niah: the key word '{}' does not stand exactly once in the haystack", word));
 }
 
-SampleGroup make_group(const GroupSpec& spec, const Tokenizer& tokenizer) {
+SampleGroup make_group(const GroupSpec& spec, const Framing& framing) {
   const Parameters parameters = parse_parameters(json::parse(spec.parameters));
   const std::string identity_parameters = to_json(parameters, false);
   const GroupIdentity identity{.task = "niah",
@@ -311,14 +354,10 @@ SampleGroup make_group(const GroupSpec& spec, const Tokenizer& tokenizer) {
 
   const std::string hay = parameters.haystack.empty() ? std::string() : read_hay(parameters.haystack);
   std::vector<Needle> needles = draw_needles(identity, parameters.needles, count_words(hay));
-  tokenize_questions(needles, tokenizer);
-  size_t longest = 0;
-  for (const Needle& needle : needles) longest = std::max(longest, needle.question.size());
-
   const uint64_t seed = sub_seed(identity, "filler");
   PieceSource source = hay.empty() ? generated_hay(seed) : repeated_hay(split_hay(hay), seed);
-  Prefix prefix =
-      fit(Hay(std::move(source), tokenizer), needles, tokenizer, spec, longest + size_t(kAnswerTokens));
+  Prompts prompts = fill(std::move(source), needles, framing, spec);
+  Prefix& prefix = prompts.prefix;
   check_key_words(needles, prefix.text);
 
   SampleGroup group{.task = "niah",
@@ -326,25 +365,27 @@ SampleGroup make_group(const GroupSpec& spec, const Tokenizer& tokenizer) {
                     .length = spec.length,
                     .haystack = spec.haystack,
                     .prefix = {},
-                    .prefix_text = {},
+                    .prefix_text = prefix_text(framing, prefix.text),
                     .samples = {},
-                    .prefix_sha = hash_hex(prefix.tokens)};
+                    .prefix_sha = hash_hex(prefix.tokens),
+                    .stop_tokens = stop_tokens(framing)};
   for (size_t i = 0; i < needles.size(); ++i) {
     Needle& needle = needles[i];
+    Tokens& question = prompts.questions[i];
     Sample sample;
     sample.item_key = item_key(identity, int(i));
-    sample.prompt_sha = prompt_sha(group.prefix_sha, needle.question, needle.target);
+    sample.prompt_sha = prompt_sha(group.prefix_sha, question, needle.target);
     sample.index = int(i);
     sample.stratum = int(i);
-    sample.depth = double(locate(needle, prefix, tokenizer)) / double(prefix.tokens.size());
-    sample.question = needle.question_text();
+    sample.depth =
+        double(locate(needle, question, prefix.tokens, framing.tokenizer)) / double(prefix.tokens.size());
+    sample.question = branch_text(framing, needle.asked());
     sample.expected = needle.value;
-    sample.question_tokens = std::move(needle.question);
+    sample.question_tokens = std::move(question);
     sample.target = std::move(needle.target);
     group.samples.push_back(std::move(sample));
   }
   group.prefix = std::move(prefix.tokens);
-  group.prefix_text = std::move(prefix.text);
   return group;
 }
 

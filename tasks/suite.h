@@ -44,6 +44,6 @@ std::vector<GroupSpec> groups_of(const Suite& suite);
 // "8k" -> 8192, "1m" -> 1048576, "5000" -> 5000. Throws Error{usage}.
 int parse_length(std::string_view text);
 std::vector<int> parse_lengths(std::string_view text);  // "8k,32k"
-std::string length_name(int tokens);  // 8192 -> "8k"
+std::string length_name(int tokens);                    // 8192 -> "8k"
 
 }  // namespace kveval

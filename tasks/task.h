@@ -13,6 +13,7 @@
 
 #include "engine/error.h"
 #include "engine/text/tokenizer.h"
+#include "tasks/framing.h"
 #include "tasks/scorers.h"
 
 namespace kveval {
@@ -25,7 +26,7 @@ struct Sample {
   int index = 0;           // within its haystack
   std::optional<int> stratum;   // depth stratum, 0 = start
   std::optional<double> depth;  // where the evidence really is, share of the prefix's tokens, 0..1
-  std::string question;         // text of the branch, answer prefix included
+  std::string question;         // text of the branch, template and answer prefix included
   std::string expected;         // the answer as text
   Tokens question_tokens;       // the branch
   Tokens target;                // the answer as it follows the question
@@ -37,13 +38,14 @@ struct SampleGroup {
   int task_version = 0;
   int length = 0;    // the cell: prefix + longest question + answer room never exceed it
   int haystack = 0;  // index within the cell
-  Tokens prefix;
+  Tokens prefix;     // may end a little earlier than its text: tasks/framing.h
   std::string prefix_text;
   std::vector<Sample> samples;
   std::string prefix_sha;  // XXH3-128 of the prefix ids
+  Tokens stop_tokens;      // end an answer besides EOS: Decoding::stop_tokens
 };
 
-// Which haystack of which cell; everything a group's content depends on besides the tokenizer.
+// Which haystack of which cell; everything a group's content depends on besides its framing.
 struct GroupSpec {
   std::string task;
   std::string parameters;  // canonical JSON of the family's parameters
@@ -60,7 +62,7 @@ struct Task {
   int max_answer_tokens = 0;
   std::vector<std::string> stop_strings;
   // Throws Error{usage} when the length cannot hold the task, naming the shortest that can.
-  std::function<SampleGroup(const GroupSpec&, const Tokenizer&)> make_group;
+  std::function<SampleGroup(const GroupSpec&, const Framing&)> make_group;
   // Fills in defaults and refuses unknown or out-of-range parameters by name; returns canonical JSON.
   std::function<std::string(const nlohmann::json&)> resolve_parameters;
 };

@@ -135,7 +135,7 @@ class BranchSet {
     Reply& reply = run.reply;
     const Token token = kernels_.argmax(logits.data(), logits.size());
     reply.stats.push_back(stats_of(kernels_, logits, token));
-    if (decoding_.stop_at_eos && tokenizer_ && tokenizer_->eos() == token) {
+    if (ends_reply(token)) {
       reply.stop = Stop::eos;
       run.turn_done = true;
       return;
@@ -157,6 +157,12 @@ class BranchSet {
       reply.stop = Stop::length;
       run.turn_done = true;
     }
+  }
+
+  bool ends_reply(Token token) const {
+    if (decoding_.stop_at_eos && tokenizer_ && tokenizer_->eos() == token) return true;
+    const Tokens& stops = decoding_.stop_tokens;
+    return std::find(stops.begin(), stops.end(), token) != stops.end();
   }
 
   void refuse_if_too_long(Run& run) {

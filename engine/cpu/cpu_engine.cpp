@@ -145,6 +145,7 @@ class CpuEngine final : public Engine {
     info.layers = int(config.layers.size());
     info.tokenizer = model_->tokenizer.get();
     info.chat = &model_->chat;
+    info.chat_error = model_->chat_error ? &*model_->chat_error : nullptr;
     info.concurrency = options_.max_branches;
     info.compute = "float32";
     info.simd = kernels_.name;

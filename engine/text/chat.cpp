@@ -25,7 +25,7 @@ struct Template {
   Error refuse(const std::string& why) const {
     return Error(ErrorKind::bad_file,
                  fmt::format("the chat template {} (XXH3 {}) {}", shown(jinja), hash_hex(jinja), why),
-                 "kveval knows ChatML, Gemma, Llama 3 and Mistral; --raw asks without a template.");
+                 "kveval knows ChatML, Gemma, Llama 3 and Mistral; '--chat plain' asks without a template.");
   }
 
   bool writes(std::string_view text) const {

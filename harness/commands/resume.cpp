@@ -55,8 +55,9 @@ void resume_command(const ResumeOptions& options, const Context& context) {
   const RunConfig config = config_of(run);
   const Suite suite = suite_from_json(run.suite_json);
   const std::unique_ptr<Engine> engine = open_engine(config.model, options.engine);
-  check_same(run, suite, engine->describe());
-  const Plan plan = make_plan(suite, plan_arms(config.profiles, *engine), *engine);
+  const ChatTemplate chat = chat_of(engine->describe(), config.chat);
+  check_same(run, suite, chat, engine->describe());
+  const Plan plan = make_plan(suite, chat, plan_arms(config.profiles, *engine), *engine);
   const std::vector<ArmRecord> arms = store.arms(run.id);
   check_arms(run, arms, plan);
   if (!context.quiet) {

@@ -30,6 +30,7 @@ struct RunOptions {
   std::optional<uint64_t> seed;
   std::vector<std::string> haystack_files;
   std::string mode;  // empty: what the profiles say
+  std::string chat = "auto";
   EngineSettings engine;
   bool dry_run = false;
 };
@@ -103,16 +104,18 @@ void run_command(const RunOptions& options, const Context& context) {
   }
   const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine);
   const EngineInfo info = engine->describe();
+  const ChatTemplate chat = chat_of(info, options.chat);
 
   // Planned once before static scales are measured, so that what cannot run is refused at once.
   plan_arms(profiles, *engine);
   resolve_profiles(profiles, *engine);
-  const Plan plan = make_plan(suite, plan_arms(profiles, *engine), *engine);
+  const Plan plan = make_plan(suite, chat, plan_arms(profiles, *engine), *engine);
   if (options.dry_run) return print_plan(plan, info, stdout);
   if (!store) store.emplace(open_store(context, Store::Mode::read_write));
   if (!context.quiet) print_plan(plan, info, stderr);
 
-  const RunRecord run = record_of(suite, plan, info.model, info, this_environment(context.argv), now_ms());
+  const RunRecord run =
+      record_of(suite, plan, info.model, options.chat, info, this_environment(context.argv), now_ms());
   std::vector<ArmRecord> arms = arm_records(plan);
   store->begin_run(run, arms);
   carry_out(*store, run.id, arms, plan, *engine, context);
@@ -150,6 +153,13 @@ void add_run_command(CLI::App& app, Context& context) {
                    "as-you-go: prefill reads the quantized cache as servers do; transcode: one fp16 prefill, "
                    "quantized afterwards")
       ->check(CLI::IsMember({"as-you-go", "transcode"}));
+  command
+      ->add_option("--chat", options->chat,
+                   "auto: prompts in the checkpoint's own chat template, where it has one; plain: the text "
+                   "alone, as for a base model")
+      ->envname("KVEVAL_CHAT")
+      ->check(CLI::IsMember({"auto", "plain"}))
+      ->capture_default_str();
   add_engine_options(*command, options->engine);
   command->add_flag("--dry-run", options->dry_run, "print the plan and its cost, run nothing");
   command->callback([options, &context] { run_command(*options, context); });

@@ -92,6 +92,9 @@ void resolve_profiles(std::vector<Profile>& profiles, Engine& engine) {
 void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
   fmt::print(stream, "model    {} ({} layers, {} tokens of context, {}, {}, {} threads)\n", engine.model,
              engine.layers, engine.context, engine.compute, engine.simd, engine.threads);
+  fmt::print(
+      stream, "prompts  {}\n",
+      plan.chat.family == "plain" ? "plain text" : fmt::format("in the {} chat template", plan.chat.family));
   size_t widest = 0;
   for (const PlannedArm& arm : plan.arms) widest = std::max(widest, arm.name.size());
   for (const PlannedArm& arm : plan.arms) {

@@ -285,6 +285,29 @@ TEST(CpuEngine, AGeneratedAnswerScoresAsItWasGenerated) {
   }
 }
 
+TEST(CpuEngine, AStopTokenEndsAnAnswerAsEosDoes) {
+  Random random(10);
+  const ModelConfig config = small_config(random);
+  const auto engine = make_cpu_engine(std::make_shared<Model>(random_model(config, 10)));
+  PromptGroup group;
+  group.prefix.tokens = random_tokens(random, 30, config.vocabulary);
+  group.branches.push_back({{{random_tokens(random, 4, config.vocabulary), {}, Ask::generate, {}}}});
+  const Reply all = run(*engine, group, parse_profile("fp16")).replies.at({0, 0});
+  const Token stop = all.tokens.back();
+  const auto first = std::find(all.tokens.begin(), all.tokens.end(), stop);
+
+  Decoding decoding;
+  decoding.max_tokens = int(all.tokens.size());
+  decoding.stop_tokens = {config.vocabulary, stop};
+  Reply stopped;
+  Events events;
+  events.on_reply = [&](size_t, size_t, Reply&& reply) { stopped = std::move(reply); };
+  engine->run(group, decoding, parse_profile("fp16"), events);
+  EXPECT_EQ(stopped.stop, Stop::eos);
+  EXPECT_EQ(stopped.tokens, Tokens(all.tokens.begin(), first));
+  EXPECT_EQ(stopped.stats.size(), stopped.tokens.size() + 1);
+}
+
 // A conversation sees its own replies: the second turn scores as if the first had been part of the prompt.
 TEST(CpuEngine, ATurnSeesEarlierReplies) {
   Random random(11);

@@ -48,7 +48,7 @@ Asked ask(const std::string& model, int length, int needles, int haystack, const
   }
   const std::string parameters = fmt::format(R"({{"haystack":[],"needles":{}}})", needles);
   const SampleGroup group =
-      task_named("niah").make_group({"niah", parameters, length, haystack, 1}, tokenizer);
+      task_named("niah").make_group({"niah", parameters, length, haystack, 1}, {tokenizer});
   asked.group = run_group(group, asked.arms, planned, *engine, [](size_t, uint64_t) { return true; });
   return asked;
 }

@@ -69,8 +69,8 @@ TEST(Planner, RefusesProfilesThatCannotBeCompared) {
 
 TEST(Planner, CountsWhatARunTakes) {
   const FakeEngine engine = engine_of(8192);
-  const Plan plan =
-      make_plan(niah({2048, 4096}, 3, 2), plan_arms(parse_profile_list("fp16,int8"), engine), engine);
+  const Plan plan = make_plan(niah({2048, 4096}, 3, 2), plain_chat(),
+                              plan_arms(parse_profile_list("fp16,int8"), engine), engine);
   EXPECT_EQ(plan.groups.size(), 6U);
   EXPECT_EQ(plan.samples(), 12u);
   ASSERT_EQ(plan.cells.size(), 2U);
@@ -94,14 +94,15 @@ TEST(Planner, CountsWhatARunTakes) {
 TEST(Planner, RefusesACellThatDoesNotFit) {
   const FakeEngine engine = engine_of(4096);
   const auto arms = plan_arms(parse_profile_list("fp16"), engine);
-  const Error large = error_of([&] { make_plan(niah({2048, 8192}, 1, 1), arms, engine); });
+  const Error large = error_of([&] { make_plan(niah({2048, 8192}, 1, 1), plain_chat(), arms, engine); });
   EXPECT_EQ(large.kind, ErrorKind::usage);
   EXPECT_THAT(large.what(), HasSubstr("niah at 8k"));
   EXPECT_THAT(large.what(), HasSubstr("4096"));
   EXPECT_THAT(large.hint, HasSubstr("4k"));
-  EXPECT_EQ(error_of([&] { make_plan(niah({16}, 1, 1), arms, engine); }).kind, ErrorKind::usage);
+  EXPECT_EQ(error_of([&] { make_plan(niah({16}, 1, 1), plain_chat(), arms, engine); }).kind,
+            ErrorKind::usage);
   EXPECT_THAT(error_of([&] {
-                make_plan(niah({2048, 2048}, 1, 1), arms, engine);
+                make_plan(niah({2048, 2048}, 1, 1), plain_chat(), arms, engine);
               }).what(),
               HasSubstr("twice"));
 }
@@ -126,6 +127,20 @@ TEST(Planner, AsksForTheAnswerAndForItsLikelihood) {
   EXPECT_EQ(scored.target, (Tokens{4, 5}));
   EXPECT_EQ(answer.tokens, scored.tokens);
   EXPECT_EQ(answer.text, "q");
+}
+
+TEST(Planner, PromptsAreInTheModelsTemplateUnlessPlainIsAsked) {
+  EngineInfo info;
+  EXPECT_EQ(chat_of(info, "auto").family, "plain");
+  const ChatTemplate chat{.family = "chatml", .before_prompt = "a", .before_answer = "b"};
+  info.chat = &chat;
+  EXPECT_EQ(chat_of(info, "auto").family, "chatml");
+  EXPECT_EQ(chat_of(info, "plain").family, "plain");
+  EXPECT_EQ(error_of([&] { chat_of(info, "loud"); }).kind, ErrorKind::usage);
+  const Error unknown(ErrorKind::bad_file, "of no family", "'--chat plain'");
+  info.chat_error = &unknown;
+  EXPECT_THAT(error_of([&] { chat_of(info, "auto"); }).hint, HasSubstr("--chat plain"));
+  EXPECT_EQ(chat_of(info, "plain").family, "plain");
 }
 
 TEST(Planner, DecodingIsTheTasks) {

@@ -63,7 +63,8 @@ Suite small_suite() {
 }
 
 Plan small_plan(const Engine& engine) {
-  return make_plan(small_suite(), plan_arms(parse_profile_list("fp16,int8,e4m3"), engine), engine);
+  return make_plan(small_suite(), plain_chat(), plan_arms(parse_profile_list("fp16,int8,e4m3"), engine),
+                   engine);
 }
 
 // Begins a run and carries it out under `script`; returns its id.
@@ -72,7 +73,7 @@ std::string begin(const fs::path& path, FakeScript script, const RunHooks& hooks
   const Plan plan = small_plan(engine);
   Store store(path, Store::Mode::read_write);
   const RunRecord run =
-      record_of(small_suite(), plan, "fake", engine.describe(), this_environment({"kveval"}), 1000);
+      record_of(small_suite(), plan, "fake", "auto", engine.describe(), this_environment({"kveval"}), 1000);
   std::vector<ArmRecord> arms = arm_records(plan);
   store.begin_run(run, arms);
   run_plan(store, run.id, arms, plan, engine, hooks);
@@ -87,8 +88,8 @@ void resume(const fs::path& path, size_t* calls = nullptr) {
   const RunRecord run = find_resumable(store, "", environment, now_ms());
   const RunConfig config = config_of(run);
   const Suite suite = suite_from_json(run.suite_json);
-  check_same(run, suite, engine.describe());
-  const Plan plan = make_plan(suite, plan_arms(config.profiles, engine), engine);
+  check_same(run, suite, plain_chat(), engine.describe());
+  const Plan plan = make_plan(suite, plain_chat(), plan_arms(config.profiles, engine), engine);
   const std::vector<ArmRecord> arms = store.arms(run.id);
   check_arms(run, arms, plan);
   store.claim(run.id, environment.host, environment.pid, now_ms());
@@ -252,10 +253,13 @@ TEST(Resume, KeepsStaticScales) {
   };
   FakeEngine engine(script);
   const Profile resolved = engine.resolve(parse_profile("int8-tensor"), {});
-  const Plan plan = make_plan(small_suite(), plan_arms({parse_profile("fp16"), resolved}, engine), engine);
-  const RunRecord run = record_of(small_suite(), plan, "fake", engine.describe(), this_environment({}), 1);
+  const Plan plan =
+      make_plan(small_suite(), plain_chat(), plan_arms({parse_profile("fp16"), resolved}, engine), engine);
+  const RunRecord run =
+      record_of(small_suite(), plan, "fake", "auto", engine.describe(), this_environment({}), 1);
   EXPECT_EQ(config_of(run).profiles, (std::vector<Profile>{parse_profile("fp16"), resolved}));
   EXPECT_EQ(config_of(run).model, "fake");
+  EXPECT_EQ(config_of(run).chat, "auto");
 }
 
 TEST(Resume, RefusesAnotherModelTokenizerOrArithmetic) {
@@ -264,20 +268,26 @@ TEST(Resume, RefusesAnotherModelTokenizerOrArithmetic) {
   const RunRecord run = store.runs().front();
   const Suite suite = suite_from_json(run.suite_json);
   const EngineInfo same = run_script().info;
-  EXPECT_NO_THROW(check_same(run, suite, same));
+  EXPECT_NO_THROW(check_same(run, suite, plain_chat(), same));
   EngineInfo other = same;
   other.model_hash = "another";
-  EXPECT_THAT(error_of([&] { check_same(run, suite, other); }).what(), HasSubstr("the model"));
+  EXPECT_THAT(error_of([&] { check_same(run, suite, plain_chat(), other); }).what(), HasSubstr("the model"));
   other = same;
   other.tokenizer = nullptr;
-  EXPECT_THAT(error_of([&] { check_same(run, suite, other); }).what(), HasSubstr("the tokenizer"));
+  EXPECT_THAT(error_of([&] { check_same(run, suite, plain_chat(), other); }).what(),
+              HasSubstr("the tokenizer"));
+  ChatTemplate chat = plain_chat();
+  chat.before_prompt = "User: ";
+  EXPECT_THAT(error_of([&] { check_same(run, suite, chat, same); }).what(), HasSubstr("the chat template"));
   other = same;
   other.compute = "bfloat16";
-  EXPECT_THAT(error_of([&] { check_same(run, suite, other); }).what(), HasSubstr("the arithmetic"));
+  EXPECT_THAT(error_of([&] { check_same(run, suite, plain_chat(), other); }).what(),
+              HasSubstr("the arithmetic"));
   RunRecord older = run;
   const std::string version = "\"niah\":" + std::to_string(task_named("niah").version);
   older.config_json.replace(older.config_json.find(version), version.size(), "\"niah\":999");
-  EXPECT_THAT(error_of([&] { check_same(older, suite, same); }).what(), HasSubstr("the task versions"));
+  EXPECT_THAT(error_of([&] { check_same(older, suite, plain_chat(), same); }).what(),
+              HasSubstr("the task versions"));
 }
 
 TEST(Resume, RefusesAConfigurationItCannotRead) {

@@ -41,11 +41,12 @@ void run_with_errors(int errors) {
   suite.families.front().lengths = {1024};
   suite.families.front().haystacks = 5;
   suite.families.front().parameters = task_named("niah").resolve_parameters(nlohmann::json{{"needles", 2}});
-  const Plan plan = make_plan(suite, plan_arms(parse_profile_list("fp16,e4m3"), engine), engine);
+  const Plan plan =
+      make_plan(suite, plain_chat(), plan_arms(parse_profile_list("fp16,e4m3"), engine), engine);
 
   const TempFolder folder;
   Store store(folder / "k.db", Store::Mode::read_write);
-  const RunRecord run = record_of(suite, plan, "fake", engine.describe(), this_environment({}), 1);
+  const RunRecord run = record_of(suite, plan, "fake", "auto", engine.describe(), this_environment({}), 1);
   std::vector<ArmRecord> arms = arm_records(plan);
   store.begin_run(run, arms);
   Context context;

@@ -21,7 +21,8 @@ const std::vector<Rule>& rules() {
       {"engine/", {"engine/"}},
       {"tasks/",
        {"tasks/", "engine/engine.h", "engine/error.h", "engine/hash.h", "engine/random.h",
-        "engine/deterministic_math.h", "engine/text/tokenizer.h"}},
+        "engine/deterministic_math.h", "engine/text/tokenizer.h",
+        "engine/text/chat.h"}},  // prompts are framed
       {"reports/", {"reports/", "harness/store.h", "engine/error.h"}},
       {"harness/", {"harness/", "tasks/", "engine/"}},
       {"harness/commands/", {"harness/", "tasks/", "engine/", "reports/"}},

@@ -128,7 +128,7 @@ TEST_F(Haystack, UserTextFillsTheLength) {
   const std::string path =
       write("hay.txt", "\xEF\xBB\xBF  The FALCON flew over the hills. <s> It was late.\r\nNobody saw it.\n");
   const SampleGroup group =
-      task_named("niah").make_group(spec_of({{"haystack", {path}}}, 4096), phantom_tokenizer());
+      task_named("niah").make_group(spec_of({{"haystack", {path}}}, 4096), {phantom_tokenizer()});
   EXPECT_EQ(group.samples.size(), 4u);
   EXPECT_NE(group.prefix_text.find("The FALCON flew over the hills. <s> It was late.\r\nNobody saw it.\n"),
             std::string::npos);
@@ -148,7 +148,7 @@ TEST_F(Haystack, NamedByContentNotByPath) {
   const std::string a = write("a.txt", text), b = write("b.txt", text), c = write("c.txt", text + "More.\n");
   const auto key = [&](const std::string& path) {
     const SampleGroup group =
-        task_named("niah").make_group(spec_of({{"haystack", {path}}}, 1024), phantom_tokenizer());
+        task_named("niah").make_group(spec_of({{"haystack", {path}}}, 1024), {phantom_tokenizer()});
     return group.samples[0].item_key + group.samples[0].prompt_sha;
   };
   EXPECT_EQ(key(a), key(b));
@@ -165,7 +165,7 @@ TEST_F(Haystack, RefusesBadFilesByName) {
   const auto try_file = [&](const std::string& path) {
     return refusal(
         [&] {
-          task_named("niah").make_group(spec_of({{"haystack", {path}}}, 1024), phantom_tokenizer());
+          task_named("niah").make_group(spec_of({{"haystack", {path}}}, 1024), {phantom_tokenizer()});
         },
         ErrorKind::bad_file);
   };
@@ -185,9 +185,9 @@ TEST_F(Haystack, RefusesBadFilesByName) {
 TEST_F(Haystack, RefusesAFileThatChangedSince) {
   const std::string path = write("a.txt", "One sentence.");
   const GroupSpec spec = spec_of({{"haystack", {path}}}, 1024);
-  task_named("niah").make_group(spec, phantom_tokenizer());
+  task_named("niah").make_group(spec, {phantom_tokenizer()});
   write("a.txt", "Another sentence.");
-  EXPECT_NE(refusal([&] { task_named("niah").make_group(spec, phantom_tokenizer()); }, ErrorKind::bad_file)
+  EXPECT_NE(refusal([&] { task_named("niah").make_group(spec, {phantom_tokenizer()}); }, ErrorKind::bad_file)
                 .find(path),
             std::string::npos);
 }
@@ -198,7 +198,7 @@ TEST_F(Haystack, RefusesTextThatUsesUpTheKeyWords) {
   const std::string path = write("words.txt", text);
   EXPECT_NE(refusal(
                 [&] {
-                  task_named("niah").make_group(spec_of({{"haystack", {path}}}, 8192), phantom_tokenizer());
+                  task_named("niah").make_group(spec_of({{"haystack", {path}}}, 8192), {phantom_tokenizer()});
                 },
                 ErrorKind::usage)
                 .find("words"),

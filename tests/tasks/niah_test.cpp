@@ -24,8 +24,8 @@ GroupSpec spec_of(int length, int haystack, uint64_t seed, int needles) {
 }
 
 SampleGroup make(int length, int haystack, uint64_t seed, int needles,
-                 const Tokenizer& tokenizer = phantom_tokenizer()) {
-  return niah().make_group(spec_of(length, haystack, seed, needles), tokenizer);
+                 const Framing& framing = {phantom_tokenizer()}) {
+  return niah().make_group(spec_of(length, haystack, seed, needles), framing);
 }
 
 size_t count(std::string_view text, std::string_view part) {
@@ -40,15 +40,24 @@ std::string name_in(const Sample& sample) {
   return sample.question.substr(begin, sample.question.rfind(" is:") - begin);
 }
 
+Tokens operator+(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 // What holds for every group, whatever the tokenizer.
 void check_group(const SampleGroup& group, int needles, const Tokenizer& tokenizer, size_t longest_piece) {
-  // The prefix is its text with BOS once, and fills its length to within one piece.
-  Tokens prefix = tokenizer.encode(group.prefix_text);
-  if (const auto bos = tokenizer.bos()) {
-    EXPECT_EQ(std::count(group.prefix.begin(), group.prefix.end(), *bos), 1);
-    prefix.insert(prefix.begin(), *bos);
+  // The prefix is its text with BOS once, but for an end that the tokenizer merges with the question, and
+  // fills its length to within one piece.
+  Tokens bos;
+  if (tokenizer.bos()) {
+    bos = {*tokenizer.bos()};
+    EXPECT_EQ(std::count(group.prefix.begin(), group.prefix.end(), bos[0]), 1);
   }
-  EXPECT_EQ(group.prefix, prefix);
+  const Tokens prefix = bos + tokenizer.encode(group.prefix_text);
+  ASSERT_LE(group.prefix.size(), prefix.size());
+  EXPECT_GE(group.prefix.size() + 1, prefix.size());
+  EXPECT_TRUE(std::equal(group.prefix.begin(), group.prefix.end(), prefix.begin()));
   EXPECT_EQ(group.prefix_sha, hash_hex(group.prefix));
   size_t longest = 0;
   for (const Sample& sample : group.samples) longest = std::max(longest, sample.question_tokens.size());
@@ -64,8 +73,6 @@ void check_group(const SampleGroup& group, int needles, const Tokenizer& tokeniz
     EXPECT_EQ(sample.stratum, i);
     EXPECT_TRUE(keys.insert(sample.item_key).second);
     EXPECT_TRUE(shas.insert(sample.prompt_sha).second);
-    EXPECT_EQ(sample.question_tokens, tokenizer.encode(sample.question));
-
     // Question and needle say the same, and the needle stands once.
     const std::string name = name_in(sample), frame = "The secret access code for " + name + " is:";
     EXPECT_TRUE(sample.question.ends_with("\n" + frame));
@@ -77,9 +84,10 @@ void check_group(const SampleGroup& group, int needles, const Tokenizer& tokeniz
     EXPECT_TRUE(words.insert(name.substr(name.find(' ') + 1)).second) << name;
 
     // The target is what follows; depth points at it.
-    Tokens joint = sample.question_tokens;
-    joint.insert(joint.end(), sample.target.begin(), sample.target.end());
-    EXPECT_EQ(joint, tokenizer.encode(sample.question + " " + sample.expected));
+    if (i % 16 == 0) {  // as one text; a second each at 128K for all of 64
+      EXPECT_EQ(group.prefix + sample.question_tokens + sample.target,
+                bos + tokenizer.encode(group.prefix_text + sample.question + " " + sample.expected));
+    }
     ASSERT_TRUE(sample.depth);
     const auto at = size_t(std::llround(*sample.depth * double(group.prefix.size())));
     ASSERT_LE(at + sample.target.size(), group.prefix.size());
@@ -115,14 +123,14 @@ TEST(Niah, HoldsAtFullSize) {
 
 TEST(Niah, HoldsForAnotherTokenizer) {
   const ByteTokenizer bytes;
-  for (uint64_t seed = 1; seed <= 10; ++seed) check_group(make(8192, 3, seed, 5, bytes), 5, bytes, 150);
+  for (uint64_t seed = 1; seed <= 10; ++seed) check_group(make(8192, 3, seed, 5, {bytes}), 5, bytes, 150);
 }
 
 TEST(Niah, FitsWhereLoneSentencesForetellBadly) {
   for (const auto& [inside, alone] : {std::pair<size_t, size_t>{1, 0}, {40, 0}, {0, 1}, {0, 40}, {40, 40}}) {
     const UnevenTokenizer uneven(inside, alone);
     for (int length = 4000; length < 4150; ++length)
-      check_group(make(length, 0, 1, 3, uneven), 3, uneven, 150 + inside + alone);
+      check_group(make(length, 0, 1, 3, {uneven}), 3, uneven, 150 + inside + alone);
   }
 }
 
@@ -159,14 +167,15 @@ TEST(Niah, EveryPartOfTheSpecCounts) {
   const GroupSpec specs[] = {spec_of(2048, 2, 5, 4), spec_of(2049, 2, 5, 4), spec_of(2048, 3, 5, 4),
                              spec_of(2048, 2, 6, 4), spec_of(2048, 2, 5, 5)};
   for (const GroupSpec& spec : specs) {
-    const SampleGroup group = niah().make_group(spec, phantom_tokenizer());
+    const SampleGroup group = niah().make_group(spec, {phantom_tokenizer()});
     EXPECT_TRUE(keys.insert(group.samples[0].item_key).second);
     EXPECT_TRUE(prefixes.insert(group.prefix_text).second);
   }
 }
 
 TEST(Niah, KeyIsOfTheTaskPromptIsOfTheTokenizer) {
-  const SampleGroup a = make(4096, 1, 3, 4), b = make(4096, 1, 3, 4, ByteTokenizer());
+  const ByteTokenizer bytes;
+  const SampleGroup a = make(4096, 1, 3, 4), b = make(4096, 1, 3, 4, {bytes});
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(a.samples[i].item_key, b.samples[i].item_key);
     EXPECT_EQ(a.samples[i].question, b.samples[i].question);
@@ -209,8 +218,9 @@ TEST(Niah, NamesTheSmallestLengthThatHolds) {
 }
 
 TEST(Niah, RefusesATokenizerThatCannotAskForTheValue) {
+  const WordTokenizer words;
   try {
-    make(2048, 0, 1, 1, WordTokenizer());
+    make(2048, 0, 1, 1, {words});
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind, ErrorKind::run);

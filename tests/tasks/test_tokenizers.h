@@ -1,4 +1,4 @@
-// Tokenizers for tests of tasks: the phantom's, and two that share nothing with it.
+// Tokenizers for tests of tasks: the phantom's, and some that share nothing with it.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 #include "embedded.h"
 #include "engine/hash.h"
 #include "engine/text/sentencepiece_tokenizer.h"
+#include "engine/text/special_tokens.h"
 
 namespace kveval {
 
@@ -52,6 +53,39 @@ class UnevenTokenizer : public ByteTokenizer {
 
  private:
   size_t inside_, alone_;
+};
+
+// Bytes, but a paragraph's end is one token, and so are what a ChatML template writes.
+class ChatTokenizer : public ByteTokenizer {
+ public:
+  static constexpr Token kBos = 256, kStart = 257, kEnd = 258, kParagraph = 259;
+  ChatTokenizer() {
+    specials_.add("<|im_start|>", kStart);
+    specials_.add("<|im_end|>", kEnd);
+  }
+  Tokens encode(std::string_view text) const override {
+    Tokens tokens;
+    while (!text.empty()) {
+      const bool paragraph = text.starts_with(".\n\n");
+      tokens.push_back(paragraph ? kParagraph : static_cast<unsigned char>(text.front()));
+      text.remove_prefix(paragraph ? 3 : 1);
+    }
+    return tokens;
+  }
+  Tokens encode_prompt(std::span<const PromptPart> parts) const override {
+    Tokens tokens;
+    for (const PromptRun& run : specials_.split(parts)) {
+      const Tokens encoded = encode(run.text);
+      tokens.insert(tokens.end(), encoded.begin(), encoded.end());
+      if (run.special) tokens.push_back(*run.special);
+    }
+    return tokens;
+  }
+  int vocabulary_size() const override { return 260; }
+  std::optional<Token> bos() const override { return kBos; }
+
+ private:
+  SpecialTokens specials_;
 };
 
 // A token a run of non-spaces with the spaces before it: "is:" and " 481793." are whole words, so a value can
