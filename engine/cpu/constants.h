@@ -24,7 +24,9 @@ inline constexpr float kGeluCubic = 0.044715f;
 inline constexpr float kGeluLog2E = 2.30220819f;  // 2 sqrt(2/pi) log2(e)
 
 // k a blocked matrix product handles at a time: 512 rows of A (640 KB) stay in L2, two panels (40 KB) in L1
-// and L2. No multiple of 1,024 bytes' worth of floats: rows this far apart spread over the cache sets.
+// and L2. A multiple of every format's group (but not of K-quants' 256). No multiple of 1,024 bytes' worth of
+// floats: rows this far apart spread over the cache sets.
 inline constexpr int kGemmDepth = 320;
+inline constexpr int kGemmPanels = 2;  // of decoded weights, [kGemmDepth][16] floats each
 
 }  // namespace kveval::cpu

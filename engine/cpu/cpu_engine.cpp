@@ -130,7 +130,7 @@ class CpuEngine final : public Engine {
         options_(checked(options)),
         kernels_(options.kernels ? *options.kernels : kernels()),
         pool_(options_.threads),
-        packed_(*model_),
+        packed_(*model_, pool_),
         forward_(packed_, kernels_, pool_),
         shapes_(layer_shapes(model_->config)) {}
 
@@ -303,7 +303,7 @@ double CpuEngine::flops_per_second() const {
   if (flops_per_second_ > 0) return flops_per_second_;
   constexpr int kSide = 512;
   const PackedMatrix packed =
-      pack(float_tensor(kSide, kSide, std::vector<float>(size_t(kSide) * kSide, 0.5f)));
+      pack(float_tensor(kSide, kSide, std::vector<float>(size_t(kSide) * kSide, 0.5f)), pool_);
   std::vector<float> a(size_t(kSide) * kSide, 0.25f), c(a.size());
   double best = 1e9;
   for (int i = 0; i < 5; i++) {

@@ -16,9 +16,9 @@ size_t padded(int rows) { return (size_t(rows) + kLanes - 1) / kLanes * kLanes; 
 
 }  // namespace
 
-PackedModel::PackedModel(const Model& m) : model(&m) {
-  const auto take = [&m](const Tensor& tensor) {
-    PackedMatrix packed = pack(tensor);
+PackedModel::PackedModel(const Model& m, ThreadPool& pool) : model(&m) {
+  const auto take = [&m, &pool](const Tensor& tensor) {
+    PackedMatrix packed = pack(tensor, pool);
     m.files.release(tensor);
     return packed;
   };

@@ -28,7 +28,7 @@ struct PackedLayer {
 // they are repacked. Norms, biases and the embedding, of which a prompt needs few rows, stay in the model.
 // Throws Error{bad_file} when the file lost bytes meanwhile.
 struct PackedModel {
-  explicit PackedModel(const Model& model);
+  PackedModel(const Model& model, ThreadPool& pool);
   const Model* model;
   std::vector<PackedLayer> layers;
   PackedMatrix head;

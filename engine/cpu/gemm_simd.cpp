@@ -1,44 +1,19 @@
 // C = A W^T with W packed in blocks of 16 rows. Every output is one chain of fused multiply-adds over k, for
 // any m: blocking over k parks the float32 accumulator in C, it never splits the sum.
 //
-// A weight format is a struct like Float32Weights: how 16 rows are read (scales, raw, weight) for m <= 4,
-// where the weights go straight into the chains, and as float panels for larger m, where many rows use them.
+// Weights are decoded (packed_weights.h) into registers for m <= 4, where they go straight into the chains,
+// and into float panels for larger m, where many rows use them.
 #include <cstring>
 
 #include "engine/cpu/level_kernels.h"
 #include "engine/cpu/micro_kernel.h"
+#include "engine/cpu/packed_weights.h"
 
 namespace kveval::KVEVAL_LEVEL {
 namespace {
 
 using cpu::kGemmDepth;
-
-// Weights of `Vectors` neighbouring row blocks for some k: vector v of the k-th is at data + v * stride + 16
-// k.
-struct Panels {
-  const float* data;
-  size_t stride;
-};
-
-struct Float32Weights {
-  static constexpr int kBlock = 1;  // k that share scales
-  static constexpr int kUnit = 1;   // k that one raw load holds
-  struct Scales {};
-
-  static size_t row_block_bytes(int cols) { return size_t(cols) * 64; }
-  KVEVAL_INLINE Scales scales(const uint8_t*, int) { return {}; }
-  KVEVAL_INLINE const uint8_t* address(const uint8_t* row_block, int block, int) {
-    return row_block + size_t(block) * 64;
-  }
-  KVEVAL_INLINE V raw(const uint8_t* address) { return load(reinterpret_cast<const float*>(address)); }
-  KVEVAL_INLINE V weight(const Scales&, V raw, int) { return raw; }
-
-  // They are panels already.
-  static Panels panels(const uint8_t* row_block, size_t row_block_bytes, int k_begin) {
-    return {reinterpret_cast<const float*>(row_block) + size_t(k_begin) * 16,
-            row_block_bytes / sizeof(float)};
-  }
-};
+static_assert(kMicroVectors <= cpu::kGemmPanels);
 
 // ---------------------------------------------------------------------- m <= 4
 
@@ -52,19 +27,20 @@ void stream(const uint8_t* weights, size_t row_block_bytes, int cols, const floa
   for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
     for (size_t b = 0; b < Blocks; b++) sum[r][b] = zero();
-  for (int block = 0; block < cols / Weights::kBlock; block++) {
+  for (int group = 0; group < cols / Weights::kGroup; group++) {
     typename Weights::Scales scales[Blocks];
 #pragma GCC unroll 4
-    for (size_t b = 0; b < Blocks; b++) scales[b] = Weights::scales(weights + b * row_block_bytes, block);
-    for (int unit = 0; unit < Weights::kBlock / Weights::kUnit; unit++) {
+    for (size_t b = 0; b < Blocks; b++) scales[b] = Weights::scales(weights + b * row_block_bytes, group);
+    for (int unit = 0; unit < Weights::kGroup / Weights::kUnit; unit++) {
       decltype(Weights::raw(weights)) raw[Blocks];
 #pragma GCC unroll 4
       for (size_t b = 0; b < Blocks; b++) {
-        const uint8_t* address = Weights::address(weights + b * row_block_bytes, block, unit);
+        const uint8_t* address = Weights::address(weights + b * row_block_bytes, group, unit);
         raw[b] = Weights::raw(address);
         _mm_prefetch(reinterpret_cast<const char*>(address + size_t(Blocks) * row_block_bytes), _MM_HINT_T0);
       }
-#pragma GCC unroll 8
+      static_assert(Weights::kUnit <= 16);
+#pragma GCC unroll 16
       for (int i = 0; i < Weights::kUnit; i++, a++)
 #pragma GCC unroll 4
         for (size_t b = 0; b < Blocks; b++) {
@@ -84,7 +60,7 @@ template <class Weights, int Rows>
 void few_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, size_t lda, float* c,
               size_t ldc) {
   constexpr int kBlocks = kRegisters == 32 ? 4 : Rows < 3 ? 2 : 1;
-  const size_t bytes = Weights::row_block_bytes(cols);
+  const size_t bytes = cpu::row_block_bytes(Weights::kLayout, cols);
   int n = n_begin;
   for (; n + 16 * kBlocks <= n_end; n += 16 * kBlocks)
     stream<Weights, kBlocks, Rows>(weights + size_t(n / 16) * bytes, bytes, cols, a, lda, c + n, ldc);
@@ -94,12 +70,50 @@ void few_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const fl
 
 // ---------------------------------------------------------------------- larger m
 
+// Weights of neighbouring row blocks for some k: vector v of the k-th is at data + v * stride + 16 k.
+struct Panels {
+  const float* data;
+  size_t stride;
+};
+
+// out: [depth][16]. k and depth are multiples of the group.
+template <class Weights>
+void decode_panel(const uint8_t* row_block, int k, int depth, float* out) {
+  for (int group = k / Weights::kGroup; group < (k + depth) / Weights::kGroup; group++) {
+    const auto scales = Weights::scales(row_block, group);
+    for (int unit = 0; unit < Weights::kGroup / Weights::kUnit; unit++) {
+      const auto raw = Weights::raw(Weights::address(row_block, group, unit));
+#pragma GCC unroll 16
+      for (int i = 0; i < Weights::kUnit; i++, out += 16) store(out, Weights::weight(scales, raw, i));
+    }
+  }
+}
+
+template <class Weights>
+Panels panels(const uint8_t* weights, size_t row_block_bytes, int vectors, int k, int depth, float* scratch) {
+  if constexpr (Weights::kPanels)
+    return {reinterpret_cast<const float*>(weights) + size_t(k) * 16, row_block_bytes / sizeof(float)};
+  for (size_t v = 0; v < size_t(vectors); v++)
+    decode_panel<Weights>(weights + v * row_block_bytes, k, depth, scratch + v * kGemmDepth * 16);
+  return {scratch, size_t(kGemmDepth) * 16};
+}
+
 // The next panels on their way to L2 while this block computes: the largest single gain measured.
 struct Prefetch {
   const char* first;
   size_t gap;  // to the second, 0: only one
   int lines;   // of 64 bytes, of each
 };
+
+template <class Weights>
+Prefetch packed_panel(const uint8_t* row_block, int k, int depth) {
+  const uint8_t* begin = k % Weights::kLayout.block == 0
+                             ? Weights::block_of(row_block, k / Weights::kGroup)
+                             : Weights::address(row_block, k / Weights::kGroup, 0);
+  const uint8_t* last = Weights::address(row_block, (k + depth - 1) / Weights::kGroup, 0);
+  const size_t bytes = size_t(last - begin) + Weights::kGroup * cpu::code_bytes(Weights::kLayout);
+  return {reinterpret_cast<const char*>(begin), 0, int(bytes / 64)};
+}
 
 template <int Rows, int Vectors>
 void micro(const float* a, const Panels& panels, int depth, float* c, size_t ldc, bool first,
@@ -133,7 +147,8 @@ void micro_rows(int rows, const float* a, const Panels& panels, int depth, float
 template <class Weights>
 void many_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
                float* c, size_t ldc, float* scratch) {
-  const size_t bytes = Weights::row_block_bytes(cols);
+  const size_t bytes = cpu::row_block_bytes(Weights::kLayout, cols);
+  float* panel_scratch = scratch + size_t(m) * kGemmDepth;
   // Few rows: the panels must stay in L1 (2 x 16 x 160 floats: 20 KB). Many: fewer trips of the accumulators
   // to C.
   const int step = m < 64 ? kGemmDepth / 2 : kGemmDepth;
@@ -150,8 +165,9 @@ void many_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const f
     int vectors = 0;
     for (int n = n_begin; n < n_end; n += 16 * vectors) {
       vectors = n_end - n < 16 * kMicroVectors ? (n_end - n) / 16 : kMicroVectors;
-      const Panels panels = Weights::panels(weights + size_t(n / 16) * bytes, bytes, k);
-      const Panels next = Weights::panels(weights + size_t(n / 16 + vectors) * bytes, bytes, k);
+      const uint8_t* row_block = weights + size_t(n / 16) * bytes;
+      const Panels w = panels<Weights>(row_block, bytes, vectors, k, depth, panel_scratch);
+      const Prefetch next = packed_panel<Weights>(row_block + size_t(vectors) * bytes, k, depth);
       for (int t = 0; t < tiles; t++) {
         const int row = tile_begin(t), rows = tile_begin(t + 1) - row;
         if (k > 0 && t + 1 < tiles) {  // the parked accumulators of the next rows
@@ -160,22 +176,23 @@ void many_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const f
               _mm_prefetch(reinterpret_cast<const char*>(c + size_t(i) * ldc + n + 16 * v), _MM_HINT_T0);
         }
         // The first tile fetches the next first panel, the second tile the second; a lone tile both.
-        const Prefetch prefetch = {reinterpret_cast<const char*>(next.data + (t == 0 ? 0 : next.stride)),
-                                   tiles > 1 ? 0 : next.stride * sizeof(float), t < 2 ? depth : 0};
+        const Prefetch prefetch = {next.first + (t == 0 ? 0 : bytes), tiles > 1 ? 0 : bytes,
+                                   t < 2 ? next.lines : 0};
         const float* rows_a = scratch + size_t(row) * kGemmDepth;
         float* rows_c = c + size_t(row) * ldc + n;
         if (vectors == kMicroVectors)
-          micro_rows<kMicroVectors>(rows, rows_a, panels, depth, rows_c, ldc, k == 0, prefetch);
+          micro_rows<kMicroVectors>(rows, rows_a, w, depth, rows_c, ldc, k == 0, prefetch);
         else
-          micro_rows<1>(rows, rows_a, panels, depth, rows_c, ldc, k == 0, prefetch);
+          micro_rows<1>(rows, rows_a, w, depth, rows_c, ldc, k == 0, prefetch);
       }
     }
   }
 }
 
-template <class Weights>
+template <cpu::WeightFormat F>
 void multiply(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
               float* c, size_t ldc, float* scratch) {
+  using Weights = PackedWeights<F>;
   switch (m) {
     case 1: return few_rows<Weights, 1>(weights, n_begin, n_end, cols, a, lda, c, ldc);
     case 2: return few_rows<Weights, 2>(weights, n_begin, n_end, cols, a, lda, c, ldc);
@@ -185,12 +202,33 @@ void multiply(const uint8_t* weights, int n_begin, int n_end, int cols, const fl
   }
 }
 
+using Multiply = decltype(&multiply<cpu::WeightFormat::f32>);
+
+Multiply multiply_for(cpu::WeightFormat format) {
+  using enum cpu::WeightFormat;
+  switch (format) {
+    case f32: return multiply<f32>;
+    case f16: return multiply<f16>;
+    case bf16: return multiply<bf16>;
+    case q4_0: return multiply<q4_0>;
+    case q4_1: return multiply<q4_1>;
+    case q5_1: return multiply<q5_1>;
+    case q8_0: return multiply<q8_0>;
+    case iq4_nl: return multiply<iq4_nl>;
+    case q2_k: return multiply<q2_k>;
+    case q3_k: return multiply<q3_k>;
+    case q4_k: return multiply<q4_k>;
+    case q5_k: return multiply<q5_k>;
+    case q6_k: return multiply<q6_k>;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
-void gemm(const float* packed, int n_begin, int n_end, int cols, const float* a, int m, size_t lda, float* c,
-          size_t ldc, float* scratch) {
-  multiply<Float32Weights>(reinterpret_cast<const uint8_t*>(packed), n_begin, n_end, cols, a, m, lda, c, ldc,
-                           scratch);
+void gemm(cpu::WeightFormat format, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a,
+          int m, size_t lda, float* c, size_t ldc, float* scratch) {
+  multiply_for(format)(packed, n_begin, n_end, cols, a, m, lda, c, ldc, scratch);
 }
 
 }  // namespace kveval::KVEVAL_LEVEL

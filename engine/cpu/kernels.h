@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "engine/cpu/attention_kernels.h"
+#include "engine/cpu/weight_format.h"
 #include "engine/kv/codec_kernels.h"
 
 namespace kveval::cpu {
@@ -21,11 +22,11 @@ struct Kernels {
   const char* name;  // "scalar" | "avx2" | "avx512"
 
   // c[m][n] for n in [n_begin, n_end), both multiples of 16: one FMA chain over k = 0 .. cols-1 per output,
-  // whatever m. packed: [rows/16][cols][16] float, 16 output rows interleaved (rows padded with zeros to a
-  // multiple of 16). a: m rows, lda floats apart. c: m rows, ldc >= n_end floats apart. scratch:
+  // whatever m. packed: row blocks of 16 output rows from row 0 on, cols a multiple of the format's block
+  // (weight_format.h). a: m rows, lda floats apart. c: m rows, ldc >= n_end floats apart. scratch:
   // gemm_scratch_floats(m) floats, 64-byte aligned, one per thread.
-  void (*gemm)(const float* packed, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
-               float* c, size_t ldc, float* scratch);
+  void (*gemm)(WeightFormat format, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a,
+               int m, size_t lda, float* c, size_t ldc, float* scratch);
 
   // y = x / sqrt(mean(x^2) + epsilon) * weight; the sum of squares runs in 16 lanes. y may be x.
   void (*rms_norm)(const float* x, const float* weight, int n, float epsilon, float* y);

@@ -1,11 +1,93 @@
 #include "engine/cpu/packed_matrix.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <vector>
+
+#include "engine/model/block_quants.h"
 
 namespace kveval::cpu {
 namespace {
+
+WeightFormat format_of(TensorType type) {
+  switch (type) {
+    case TensorType::f32: return WeightFormat::f32;
+    case TensorType::f16: return WeightFormat::f16;
+    case TensorType::bf16: return WeightFormat::bf16;
+    case TensorType::q4_0: return WeightFormat::q4_0;
+    case TensorType::q4_1: return WeightFormat::q4_1;
+    case TensorType::q5_0: return WeightFormat::q8_0;  // the same but for the codes' range
+    case TensorType::q5_1: return WeightFormat::q5_1;
+    case TensorType::q8_0: return WeightFormat::q8_0;
+    case TensorType::q2_k: return WeightFormat::q2_k;
+    case TensorType::q3_k: return WeightFormat::q3_k;
+    case TensorType::q4_k: return WeightFormat::q4_k;
+    case TensorType::q5_k: return WeightFormat::q5_k;
+    case TensorType::q6_k: return WeightFormat::q6_k;
+    case TensorType::iq4_nl: return WeightFormat::iq4_nl;
+  }
+  return WeightFormat::f32;
+}
+
+// The bits that stand for a code of two or four bits.
+struct CodeBits {
+  explicit CodeBits(const WeightLayout& layout) {
+    for (int i = (1 << std::min(code_bits(layout), 4)) - 1; i >= 0; i--)
+      of[uint8_t(layout.values[i])] = uint8_t(i);
+  }
+  std::array<uint8_t, 256> of{};
+};
+
+void put_half(uint16_t half, uint8_t* out) { std::memcpy(out, &half, sizeof half); }
+
+// One lane of one block.
+void pack_block(const WeightLayout& layout, const CodeBits& code_bits_of, const UnpackedBlock& unpacked,
+                size_t lane, uint8_t* block) {
+  put_half(unpacked.d, block + 2 * lane);
+  if (layout.offset) put_half(unpacked.m, block + 32 + 2 * lane);
+  if (layout.factors) {
+    for (size_t group = 0; group < size_t(groups_of(layout)); group++) {
+      block[factors_at(layout) + group * kLanes + lane] = uint8_t(unpacked.factor[group]);
+      if (layout.offset)
+        block[offset_factors_at(layout) + group * kLanes + lane] = uint8_t(unpacked.offset_factor[group]);
+    }
+  }
+  uint8_t* codes = block + codes_at(layout);
+  const int8_t* code = unpacked.codes.data();
+  if (layout.codes == CodeKind::int8) {
+    for (size_t k = 0; k < size_t(layout.block); k++) codes[k * kLanes + lane] = uint8_t(code[k]);
+    return;
+  }
+  const int bits = code_bits(layout), in_dword = 32 / bits;
+  for (int k = 0; k < layout.block; k += in_dword, code += in_dword, codes += 4 * kLanes) {
+    uint32_t dword = 0;
+    for (int i = 0; i < in_dword; i++)
+      dword |= uint32_t(code_bits_of.of[uint8_t(code[i])]) << code_shift(bits, i);
+    std::memcpy(codes + 4 * lane, &dword, sizeof dword);
+  }
+}
+
+// [rows][cols] elements of `size` bytes to [cols][16].
+void interleave(const std::byte* rows, size_t count, size_t row_bytes, size_t size, uint8_t* out) {
+  for (size_t k = 0; k * size < row_bytes; k++)
+    for (size_t lane = 0; lane < count; lane++)
+      std::memcpy(out + (k * kLanes + lane) * size, rows + lane * row_bytes + k * size, size);
+}
+
+void pack_rows(const Tensor& matrix, const WeightLayout& layout, const CodeBits& code_bits_of, size_t count,
+               const std::byte* rows, uint8_t* out) {
+  const TypeInfo& info = info_of(matrix.type);
+  const size_t bytes = row_bytes(matrix);
+  std::memset(out, 0, row_block_bytes(layout, int(cols(matrix))));
+  if (is_float(layout)) return interleave(rows, count, bytes, size_t(info.block_bytes), out);
+  UnpackedBlock unpacked{};
+  for (size_t at = 0; at < bytes; at += size_t(info.block_bytes), out += block_bytes(layout)) {
+    for (size_t lane = 0; lane < count; lane++) {
+      unpack_block(matrix.type, rows + lane * bytes + at, unpacked);
+      pack_block(layout, code_bits_of, unpacked, lane, out);
+    }
+  }
+}
 
 // A piece of a product: enough columns that copying A's rows into the kernel's blocks (once a piece) stays
 // below 3 % of the work, or, for a few rows, enough weights (128 KB) to be worth handing to a thread.
@@ -13,19 +95,27 @@ int columns_per_piece(int m, int cols) { return m > 4 ? 256 : std::max(kLanes, 3
 
 }  // namespace
 
-PackedMatrix pack(const Tensor& matrix) {
-  PackedMatrix packed{int(rows(matrix)), int(cols(matrix)), {}};
-  const size_t width = size_t(packed.cols);
-  packed.values.reserve(size_t(packed.padded_rows()) * width);
-  std::vector<float> row(width);
-  for (int r = 0; r < packed.padded_rows(); r++) {
-    if (r < packed.rows)
-      dequantize_row(matrix, r, row.data());
-    else
-      std::fill(row.begin(), row.end(), 0.f);
-    float* out = packed.values.data() + size_t(r / kLanes * kLanes) * width + r % kLanes;
-    for (size_t k = 0; k < width; k++) out[k * kLanes] = row[k];
-  }
+const uint8_t* PackedMatrix::row_block(int row) const {
+  return reinterpret_cast<const uint8_t*>(bytes.data()) +
+         size_t(row / kLanes) * row_block_bytes(layout_of(format), cols);
+}
+
+size_t PackedMatrix::byte_size() const {
+  return size_t(padded_rows() / kLanes) * row_block_bytes(layout_of(format), cols);
+}
+
+PackedMatrix pack(const Tensor& matrix, ThreadPool& pool) {
+  PackedMatrix packed{format_of(matrix.type), int(rows(matrix)), int(cols(matrix)), {}};
+  const WeightLayout layout = layout_of(packed.format);
+  const CodeBits code_bits_of(layout);
+  packed.bytes.reserve(packed.byte_size() / sizeof(float));
+  auto* const out = reinterpret_cast<uint8_t*>(packed.bytes.data());
+  pool.run(packed.padded_rows() / kLanes, [&](int i, int) {
+    const size_t count = size_t(std::min(kLanes, packed.rows - i * kLanes));
+    pack_rows(matrix, layout, code_bits_of, count,
+              matrix.data.data() + size_t(i) * kLanes * row_bytes(matrix),
+              out + size_t(i) * row_block_bytes(layout, packed.cols));
+  });
   return packed;
 }
 
@@ -46,13 +136,14 @@ void matmul(const Kernels& kernels, ThreadPool& pool, const PackedMatrix& matrix
     };
     const int begin = column(piece), end = column(piece + 1);
     if (begin < end)
-      kernels.gemm(matrix.values.data(), begin, end, matrix.cols, a, m, lda, c, ldc, scratch.data());
+      kernels.gemm(matrix.format, matrix.row_block(0), begin, end, matrix.cols, a, m, lda, c, ldc,
+                   scratch.data());
     if (piece + 1 < pieces || direct == padded) return;
 
     static thread_local Buffer tail;
     tail.reserve(size_t(m) * kLanes);
-    const float* block = matrix.values.data() + size_t(direct) * size_t(matrix.cols);
-    kernels.gemm(block, 0, kLanes, matrix.cols, a, m, lda, tail.data(), kLanes, scratch.data());
+    kernels.gemm(matrix.format, matrix.row_block(direct), 0, kLanes, matrix.cols, a, m, lda, tail.data(),
+                 kLanes, scratch.data());
     for (int i = 0; i < m; i++)
       std::memcpy(c + size_t(i) * ldc + direct, tail.data() + size_t(i) * kLanes,
                   size_t(matrix.rows - direct) * sizeof(float));

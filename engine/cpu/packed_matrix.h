@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "engine/cpu/aligned.h"
 #include "engine/cpu/kernels.h"
@@ -11,14 +12,17 @@
 namespace kveval::cpu {
 
 struct PackedMatrix {
+  WeightFormat format = WeightFormat::f32;
   int rows = 0, cols = 0;
-  Buffer values;  // [padded_rows() / 16][cols][16], rows beyond `rows` zero
+  Buffer bytes;  // row blocks of 16 rows (weight_format.h), rows beyond `rows` zero
 
   int padded_rows() const { return (rows + kLanes - 1) / kLanes * kLanes; }
+  const uint8_t* row_block(int row) const;  // row: a multiple of 16
+  size_t byte_size() const;
 };
 
-// matrix: [rows, cols].
-PackedMatrix pack(const Tensor& matrix);
+// matrix: [rows, cols], of any type: its weights keep their values and, within 1.6 times, their bytes.
+PackedMatrix pack(const Tensor& matrix, ThreadPool& pool);
 
 // c[i][r] = sum over k of a[i][k] * matrix[r][k], one FMA chain each, for i < m and r < rows.
 // a: m rows, lda >= cols floats apart. c: m rows, ldc >= rows floats apart; where ldc >= padded_rows() the

@@ -7,12 +7,14 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "engine/cpu/constants.h"
 #include "engine/cpu/level_kernels.h"
 #include "engine/kv/codec.h"
+#include "engine/model/block_quants.h"
 
 namespace kveval::scalar {
 namespace {
@@ -62,15 +64,68 @@ float largest_of(const float* x, size_t n) {
 
 }  // namespace
 
-void gemm(const float* packed, int n_begin, int n_end, int cols, const float* a, int m, size_t lda, float* c,
-          size_t ldc, float*) {
+namespace {
+
+float half_at(const uint8_t* p) { return kv::decode_fp16(uint16_t(p[0] | p[1] << 8)); }
+
+// Row `lane`'s code at k of a block.
+int code_at(const cpu::WeightLayout& layout, const uint8_t* codes, size_t k, size_t lane) {
+  const int bits = cpu::code_bits(layout);
+  if (bits == 8) return int8_t(codes[k * kLanes + lane]);
+  const size_t in_dword = 32 / size_t(bits);
+  const int shift = cpu::code_shift(bits, int(k % in_dword));
+  const int byte = codes[(k / in_dword * kLanes + lane) * 4 + size_t(shift) / 8];
+  return layout.values[byte >> shift % 8 & ((1 << bits) - 1)];
+}
+
+void unpack_floats(cpu::CodeKind kind, const uint8_t* p, size_t count, float* out) {
+  for (size_t i = 0; i < count; i++) {
+    if (kind == cpu::CodeKind::f32)
+      std::memcpy(out + i, p + 4 * i, sizeof(float));
+    else
+      out[i] = kind == cpu::CodeKind::f16 ? half_at(p + 2 * i)
+                                          : kv::decode_bf16(uint16_t(p[2 * i] | p[2 * i + 1] << 8));
+  }
+}
+
+// A row block as floats, [cols][16].
+void unpack(const cpu::WeightLayout& layout, const uint8_t* block, size_t cols, float* out) {
+  if (cpu::is_float(layout)) return unpack_floats(layout.codes, block, cols * kLanes, out);
+  const size_t width = size_t(layout.block), group_width = size_t(layout.group);
+  for (size_t begin = 0; begin < cols; begin += width, block += cpu::block_bytes(layout)) {
+    for (size_t lane = 0; lane < kLanes; lane++) {
+      for (size_t group = 0; group < width / group_width; group++) {
+        float scale = half_at(block + 2 * lane);
+        float offset = layout.offset ? half_at(block + 32 + 2 * lane) : 0.f;
+        if (layout.factors) {
+          const size_t at = group * kLanes + lane;
+          scale *= float(int8_t(block[cpu::factors_at(layout) + at]));
+          if (layout.offset) offset *= float(int8_t(block[cpu::offset_factors_at(layout) + at]));
+        }
+        for (size_t k = group * group_width; k < (group + 1) * group_width; k++) {
+          const int code = code_at(layout, block + cpu::codes_at(layout), k, lane);
+          out[(begin + k) * kLanes + lane] =
+              layout.offset ? weight_with_offset(scale, code, offset) : weight_without_offset(scale, code);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void gemm(cpu::WeightFormat format, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a,
+          int m, size_t lda, float* c, size_t ldc, float*) {
+  const cpu::WeightLayout layout = cpu::layout_of(format);
+  std::vector<float> weights(size_t(cols) * kLanes);
   for (int n = n_begin; n < n_end; n += kLanes) {
-    const float* weights = packed + size_t(n) * size_t(cols);
+    const uint8_t* row_block = packed + size_t(n / kLanes) * cpu::row_block_bytes(layout, cols);
+    unpack(layout, row_block, size_t(cols), weights.data());
     for (int row = 0; row < m; row++) {
       float* out = c + size_t(row) * ldc + n;
       std::fill_n(out, kLanes, 0.f);
       for (int k = 0; k < cols; k++)
-        multiply_add(a[size_t(row) * lda + size_t(k)], weights + size_t(k) * kLanes, kLanes, out);
+        multiply_add(a[size_t(row) * lda + size_t(k)], weights.data() + size_t(k) * kLanes, kLanes, out);
     }
   }
 }

@@ -10,7 +10,22 @@ namespace {
 constexpr std::array<int8_t, 16> kIq4NlValues = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                  1,    13,   25,  38,  53,  69,  89,  113};
 
-float half_at(const uint8_t* p) { return kv::decode_fp16(uint16_t(p[0] | p[1] << 8)); }
+constexpr uint16_t kHalfSign = 0x8000;
+
+uint16_t half_at(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
+
+void set_one_group(const uint8_t* d, const uint8_t* m, UnpackedBlock& out) {
+  out.d = half_at(d);
+  out.factor[0] = 1;
+  if (m == nullptr) return;
+  out.m = half_at(m);
+  out.offset_factor[0] = 1;
+}
+
+void set_d_and_minus_dmin(const uint8_t* halves, UnpackedBlock& out) {
+  out.d = half_at(halves);
+  out.m = half_at(halves + 2) ^ kHalfSign;
+}
 
 uint32_t word_at(const uint8_t* p) {
   uint32_t word = 0;
@@ -24,13 +39,12 @@ int nibble_of_32(const uint8_t* bytes, int element) {
 }
 
 void unpack_q4_0(const uint8_t* block, UnpackedBlock& out) {
-  out.scale[0] = half_at(block);
+  set_one_group(block, nullptr, out);
   for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(nibble_of_32(block + 2, i) - 8);
 }
 
 void unpack_q4_1(const uint8_t* block, UnpackedBlock& out) {
-  out.scale[0] = half_at(block);
-  out.offset[0] = half_at(block + 2);
+  set_one_group(block, block + 2, out);
   for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(nibble_of_32(block + 4, i));
 }
 
@@ -40,25 +54,24 @@ int five_bits(uint32_t high, const uint8_t* nibbles, int element) {
 }
 
 void unpack_q5_0(const uint8_t* block, UnpackedBlock& out) {
-  out.scale[0] = half_at(block);
+  set_one_group(block, nullptr, out);
   const uint32_t high = word_at(block + 2);
   for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(five_bits(high, block + 6, i) - 16);
 }
 
 void unpack_q5_1(const uint8_t* block, UnpackedBlock& out) {
-  out.scale[0] = half_at(block);
-  out.offset[0] = half_at(block + 2);
+  set_one_group(block, block + 2, out);
   const uint32_t high = word_at(block + 4);
   for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(five_bits(high, block + 8, i));
 }
 
 void unpack_q8_0(const uint8_t* block, UnpackedBlock& out) {
-  out.scale[0] = half_at(block);
+  set_one_group(block, nullptr, out);
   std::memcpy(out.codes.data(), block + 2, 32);
 }
 
 void unpack_iq4_nl(const uint8_t* block, UnpackedBlock& out) {
-  out.scale[0] = half_at(block);
+  set_one_group(block, nullptr, out);
   for (int i = 0; i < 32; ++i) out.codes[i] = kIq4NlValues[size_t(nibble_of_32(block + 2, i))];
 }
 
@@ -70,10 +83,10 @@ int two_bits(const uint8_t* bytes, int element) {
 
 // 16 bytes of scales (low nibble) and minima (high), 64 of codes, d, dmin.
 void unpack_q2_k(const uint8_t* block, UnpackedBlock& out) {
-  const float d = half_at(block + 80), dmin = half_at(block + 82);
+  set_d_and_minus_dmin(block + 80, out);
   for (int g = 0; g < 16; ++g) {
-    out.scale[g] = d * float(block[g] & 15);
-    out.offset[g] = -(dmin * float(block[g] >> 4));
+    out.factor[g] = int8_t(block[g] & 15);
+    out.offset_factor[g] = int8_t(block[g] >> 4);
   }
   for (int i = 0; i < 256; ++i) out.codes[i] = int8_t(two_bits(block + 16, i));
 }
@@ -87,8 +100,8 @@ int q3_k_scale(const uint8_t* scales, int g) {
 
 // 32 bytes of high bits (bit j of byte l is element 32 j + l), 64 of low two bits, 12 of scales, d.
 void unpack_q3_k(const uint8_t* block, UnpackedBlock& out) {
-  const float d = half_at(block + 108);
-  for (int g = 0; g < 16; ++g) out.scale[g] = d * float(q3_k_scale(block + 96, g) - 32);
+  out.d = half_at(block + 108);
+  for (int g = 0; g < 16; ++g) out.factor[g] = int8_t(q3_k_scale(block + 96, g) - 32);
   for (int i = 0; i < 256; ++i) {
     const int high = block[i % 32] >> i / 32 & 1;
     out.codes[i] = int8_t(two_bits(block + 32, i) + high * 4 - 4);
@@ -97,12 +110,12 @@ void unpack_q3_k(const uint8_t* block, UnpackedBlock& out) {
 
 // Six-bit scales and minima of eight groups in 12 bytes: the first four whole in bytes 0-3 and 4-7; the
 // others with their low four bits in bytes 8-11 and their high two above the first four's.
-void unpack_k_scales(const uint8_t* scales, float d, float dmin, UnpackedBlock& out) {
+void unpack_k_factors(const uint8_t* scales, UnpackedBlock& out) {
   for (int g = 0; g < 8; ++g) {
     const int scale = g < 4 ? scales[g] & 63 : (scales[g + 4] & 15) | scales[g - 4] >> 6 << 4;
     const int minimum = g < 4 ? scales[g + 4] & 63 : scales[g + 4] >> 4 | scales[g] >> 6 << 4;
-    out.scale[g] = d * float(scale);
-    out.offset[g] = -(dmin * float(minimum));
+    out.factor[g] = int8_t(scale);
+    out.offset_factor[g] = int8_t(minimum);
   }
 }
 
@@ -114,13 +127,15 @@ int nibble_of_64(const uint8_t* bytes, int element) {
 
 // d, dmin, 12 bytes of scales, 128 of nibbles.
 void unpack_q4_k(const uint8_t* block, UnpackedBlock& out) {
-  unpack_k_scales(block + 4, half_at(block), half_at(block + 2), out);
+  set_d_and_minus_dmin(block, out);
+  unpack_k_factors(block + 4, out);
   for (int i = 0; i < 256; ++i) out.codes[i] = int8_t(nibble_of_64(block + 16, i));
 }
 
 // As Q4_K, with 32 bytes of fifth bits before the nibbles: bit j of byte l is element 32 j + l.
 void unpack_q5_k(const uint8_t* block, UnpackedBlock& out) {
-  unpack_k_scales(block + 4, half_at(block), half_at(block + 2), out);
+  set_d_and_minus_dmin(block, out);
+  unpack_k_factors(block + 4, out);
   for (int i = 0; i < 256; ++i) {
     const int high = block[16 + i % 32] >> i / 32 & 1;
     out.codes[i] = int8_t(nibble_of_64(block + 48, i) | high << 4);
@@ -130,8 +145,8 @@ void unpack_q5_k(const uint8_t* block, UnpackedBlock& out) {
 // 128 bytes of low nibbles, 64 of high two bits, 16 signed scales, d. Of every 128 elements 0-63 are the low
 // nibbles of 64 bytes and 64-127 the high ones; element 32 s + l has its high bits in bits 2 s of byte l.
 void unpack_q6_k(const uint8_t* block, UnpackedBlock& out) {
-  const float d = half_at(block + 208);
-  for (int g = 0; g < 16; ++g) out.scale[g] = d * float(int8_t(block[192 + g]));
+  out.d = half_at(block + 208);
+  std::memcpy(out.factor.data(), block + 192, 16);
   for (int i = 0; i < 256; ++i) {
     const int byte = block[i / 128 * 64 + i % 64];
     const int low = i % 128 < 64 ? byte & 15 : byte >> 4;
@@ -143,7 +158,7 @@ void dequantize_floats(TensorType type, const uint8_t* p, size_t count, float* o
   if (type == TensorType::f32) {
     std::memcpy(out, p, count * sizeof(float));
   } else if (type == TensorType::f16) {
-    for (size_t i = 0; i < count; ++i) out[i] = half_at(p + 2 * i);
+    for (size_t i = 0; i < count; ++i) out[i] = kv::decode_fp16(half_at(p + 2 * i));
   } else {
     for (size_t i = 0; i < count; ++i) out[i] = kv::decode_bf16(uint16_t(p[2 * i] | p[2 * i + 1] << 8));
   }
@@ -171,18 +186,28 @@ void unpack_block(TensorType type, const std::byte* block, UnpackedBlock& out) {
   }
 }
 
+float scale_of(const UnpackedBlock& block, int group) {
+  return kv::decode_fp16(block.d) * float(block.factor[size_t(group)]);
+}
+
+float offset_of(const UnpackedBlock& block, int group) {
+  return kv::decode_fp16(block.m) * float(block.offset_factor[size_t(group)]);
+}
+
 void dequantize(TensorType type, const std::byte* blocks, size_t count, float* out) {
   const TypeInfo& info = info_of(type);
   if (info.group_elements == 0)
     return dequantize_floats(type, reinterpret_cast<const uint8_t*>(blocks), count, out);
-  UnpackedBlock block;
-  const auto elements = size_t(info.block_elements), group = size_t(info.group_elements);
-  for (size_t at = 0; at < count; at += elements, blocks += info.block_bytes) {
+  UnpackedBlock block{};
+  const int groups = info.block_elements / info.group_elements;
+  for (size_t at = 0; at < count; at += size_t(info.block_elements), blocks += info.block_bytes) {
     unpack_block(type, blocks, block);
-    for (size_t i = 0; i < elements; ++i) {
-      const float scale = block.scale[i / group];
-      out[at + i] = info.has_offset ? weight_with_offset(scale, block.codes[i], block.offset[i / group])
-                                    : weight_without_offset(scale, block.codes[i]);
+    const int8_t* code = block.codes.data();
+    for (int group = 0; group < groups; ++group) {
+      const float scale = scale_of(block, group), offset = info.has_offset ? offset_of(block, group) : 0.f;
+      for (int i = 0; i < info.group_elements; ++i, ++code, ++out)
+        *out =
+            info.has_offset ? weight_with_offset(scale, *code, offset) : weight_without_offset(scale, *code);
     }
   }
 }

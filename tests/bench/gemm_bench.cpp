@@ -1,56 +1,89 @@
-// Matrix products at the shapes of small models, one thread. m = 1 walks more weights than any cache holds,
-// as decoding does; `bytes_per_second` is then the rate at which they are read.
+// Matrix products at the shapes of small models, one thread, by weight format. m = 1 walks more weights than
+// any cache holds, as decoding does; `bytes_per_second` is then the rate at which packed bytes are read.
 #include <benchmark/benchmark.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/cpu/packed_matrix.h"
-#include "engine/model/weights.h"
+#include "engine/model/tensor.h"
 #include "engine/random.h"
 #include "tests/bench/bench.h"
 
 namespace kveval::bench {
 namespace {
 
-void gemm(benchmark::State& state, const cpu::Kernels& kernels, int rows, int cols, int m) {
-  const size_t weights = size_t(rows) * size_t(cols);
-  const size_t copies = m == 1 ? (size_t(400) << 20) / (weights * sizeof(float)) + 1 : 1;
+struct Shape {
+  int rows, cols;
+};
+
+// Any bytes will do, so long as no product is subnormal or infinite.
+Tensor matrix_of(TensorType type, Shape shape) {
+  Tensor tensor{"matrix", type, {shape.rows, shape.cols}, {}, nullptr};
+  auto data = std::make_shared<std::vector<std::byte>>(size_t(shape.rows) * row_bytes(tensor));
   Random random(1);
-  std::vector<float> values(weights);
-  for (float& w : values) w = float(random.uniform() - 0.5);
-  const Tensor matrix = float_tensor(rows, cols, std::move(values));
+  for (std::byte& b : *data) b = std::byte(0x28 | random.below(8));
+  tensor.data = *data;
+  tensor.owner = std::move(data);
+  return tensor;
+}
+
+void gemm(benchmark::State& state, const cpu::Kernels& kernels, TensorType type, Shape shape, int m) {
+  const auto [rows, cols] = shape;
+  cpu::ThreadPool pool(1);
+  const Tensor matrix = matrix_of(type, shape);
   std::vector<cpu::PackedMatrix> packed;
-  for (size_t i = 0; i < copies; i++) packed.push_back(cpu::pack(matrix));
+  packed.push_back(cpu::pack(matrix, pool));
+  const size_t bytes = packed[0].byte_size(), copies = m <= 4 ? (size_t(200) << 20) / bytes + 1 : 1;
+  while (packed.size() < copies) packed.push_back(cpu::pack(matrix, pool));
+  Random random(2);
   cpu::Buffer a(size_t(m) * size_t(cols)), c(size_t(m) * size_t(rows)), scratch(cpu::gemm_scratch_floats(m));
   for (size_t i = 0; i < a.size(); i++) a.data()[i] = float(random.uniform() - 0.5);
 
   const double peak = fma_peak(kernels.name);
   size_t next = 0;
   for (auto _ : state) {
-    kernels.gemm(packed[next++ % copies].values.data(), 0, rows, cols, a.data(), m, size_t(cols), c.data(),
-                 size_t(rows), scratch.data());
+    const cpu::PackedMatrix& w = packed[next++ % copies];
+    kernels.gemm(w.format, w.row_block(0), 0, rows, cols, a.data(), m, size_t(cols), c.data(), size_t(rows),
+                 scratch.data());
     benchmark::DoNotOptimize(c.data());
   }
-  report(state, 2.0 * m * double(weights), peak);
-  if (m == 1) state.SetBytesProcessed(int64_t(state.iterations()) * int64_t(weights * sizeof(float)));
+  report(state, 2.0 * m * double(rows) * double(cols), peak);
+  if (m <= 4) state.SetBytesProcessed(int64_t(state.iterations()) * int64_t(bytes));
+}
+
+// What loading a model costs beyond reading its file.
+void pack(benchmark::State& state, TensorType type, Shape shape) {
+  cpu::ThreadPool pool(1);
+  const Tensor matrix = matrix_of(type, shape);
+  for (auto _ : state) benchmark::DoNotOptimize(cpu::pack(matrix, pool).bytes.data());
+  state.SetBytesProcessed(int64_t(state.iterations()) * int64_t(matrix.data.size()));
 }
 
 [[maybe_unused]] const bool registered = [] {
-  struct Shape {
-    int rows, cols;
+  constexpr Shape kWide = {8960, 1536};
+  const auto name_of = [](const char* what, TensorType type, Shape shape) {
+    return std::string(what) + "/" + std::string(info_of(type).name) + "/rows:" + std::to_string(shape.rows) +
+           "/cols:" + std::to_string(shape.cols);
   };
   for (const cpu::Kernels* kernels : fast_levels())
-    for (const Shape shape : {Shape{960, 576}, Shape{3072, 576}, Shape{576, 1536}, Shape{17920, 1536}})
-      for (const int m : {1, 4, 16, 128, 512}) {
-        const std::string name = "gemm/" + std::string(kernels->name) +
-                                 "/rows:" + std::to_string(shape.rows) +
-                                 "/cols:" + std::to_string(shape.cols) + "/m:" + std::to_string(m);
-        benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-          gemm(state, *kernels, shape.rows, shape.cols, m);
-        })->MinTime(0.2);
-      }
+    for (int i = 0; i < kTensorTypes; i++)
+      for (const Shape shape : {Shape{1536, 576}, kWide, Shape{1536, 8960}})
+        for (const int m : {512, 128, 16, 4, 1}) {
+          const auto type = TensorType(i);
+          if (shape.cols % info_of(type).block_elements != 0) continue;
+          const std::string what = "gemm/" + std::string(kernels->name);
+          benchmark::RegisterBenchmark(
+              (name_of(what.c_str(), type, shape) + "/m:" + std::to_string(m)).c_str(),
+              [=](benchmark::State& state) { gemm(state, *kernels, type, shape, m); })
+              ->MinTime(0.2);
+        }
+  for (int i = 0; i < kTensorTypes; i++)
+    benchmark::RegisterBenchmark(name_of("pack", TensorType(i), kWide).c_str(), [=](benchmark::State& state) {
+      pack(state, TensorType(i), kWide);
+    })->MinTime(0.2);
   return true;
 }();
 

@@ -201,8 +201,9 @@ TEST_P(BlockCodes, ACodeChangesItsOwnElementAlone) {
     for (int i = 0; i < info.block_elements; ++i)
       if (before.codes[i] != after.codes[i]) ++codes, ++bits_of[i];
     for (int g = 0; g < groups; ++g) {
-      scales |= std::memcmp(&before.scale[g], &after.scale[g], 4) != 0;
-      if (info.has_offset) scales |= std::memcmp(&before.offset[g], &after.offset[g], 4) != 0;
+      const auto differ = [](float x, float y) { return std::memcmp(&x, &y, sizeof x) != 0; };
+      scales |= differ(scale_of(before, g), scale_of(after, g));
+      if (info.has_offset) scales |= differ(offset_of(before, g), offset_of(after, g));
     }
     EXPECT_TRUE(codes == 1 ? !scales : codes == 0 && scales) << info.name << " bit " << bit;
   }
