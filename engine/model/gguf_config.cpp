@@ -104,6 +104,8 @@ int read_head_dim(Keys& keys, int width, const std::vector<int>& heads) {
   if (head_dim != 64 && head_dim != 128 && head_dim != 256)
     throw file_error(keys.metadata().path(),
                      fmt::format("heads of size {}, kveval runs 64, 128 and 256", head_dim));
+  if (head_dim > uint64_t(width))  // no model is so; and a narrow stream would let a small file ask for much
+    throw keys.error("embedding_length", fmt::format("is {}, less than one head of {}", width, head_dim));
   if (const auto turned = keys.count("rope.dimension_count", kMaxHeadDim); turned && *turned != head_dim)
     throw keys.error("rope.dimension_count",
                      fmt::format("is {}: kveval rotates whole heads of {}", *turned, head_dim));
@@ -134,6 +136,9 @@ Rope read_yarn(Keys& keys, double theta, double factor, ModelConfig& config) {
   yarn.original_context = keys.need_positive_count("rope.scaling.original_context_length", kMaxContext);
   yarn.beta_fast = keys.positive_number("rope.scaling.yarn_beta_fast").value_or(yarn.beta_fast);
   yarn.beta_slow = keys.positive_number("rope.scaling.yarn_beta_slow").value_or(yarn.beta_slow);
+  if (!(yarn.beta_fast > yarn.beta_slow))
+    throw keys.error("rope.scaling.yarn_beta_fast",
+                     fmt::format("is {}, not above yarn_beta_slow, {}", yarn.beta_fast, yarn.beta_slow));
   const double magnitude = 0.1 * det::log(factor) + 1;
   allow_only(keys, "rope.scaling.yarn_ext_factor", 1);
   allow_only(keys, "rope.scaling.yarn_attn_factor", magnitude);

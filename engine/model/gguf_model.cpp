@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -100,55 +99,51 @@ Weights read_weights(Gguf& file, ModelConfig& config, const GgufArchitecture& ar
   return weights;
 }
 
-// What makes tokenizers says what is wrong; only here is known in which file.
-template <class Make>
-auto in_file(const std::string& path, const Make& make) {
-  try {
-    return make();
-  } catch (const Error& error) {
-    if (std::string_view(error.what()).starts_with(path)) throw;
-    throw Error(error.kind, path + ": " + error.what(), error.hint);
-  }
+// A checkpoint without a template may still have a token that ends a turn. (One more, eom_token_id, ends a
+// call of a tool, which nobody offers here.)
+void read_end_of_turn(GgufMetadata& metadata, const Vocabulary& vocabulary, ChatTemplate& chat) {
+  const auto pieces = vocabulary.pieces.size();
+  const auto end = metadata.count("tokenizer.ggml.eot_token_id", pieces - 1);
+  metadata.count("tokenizer.ggml.eom_token_id", pieces - 1);
+  if (end && chat.end_of_answer.empty()) chat.end_of_answer = vocabulary.pieces[size_t(*end)];
 }
 
 void read_chat(GgufMetadata& metadata, const Vocabulary& vocabulary, Model& model) {
-  const auto jinja = metadata.text("tokenizer.chat_template");
-  if (!jinja) return;
-  try {
+  if (const auto jinja = metadata.text("tokenizer.chat_template")) {
     const std::string eos = vocabulary.eos ? vocabulary.pieces[size_t(*vocabulary.eos)] : std::string();
-    model.chat = detect_chat(*jinja, eos);
-  } catch (const Error& error) {
-    model.chat_error = Error(error.kind, metadata.path() + ": " + error.what(), error.hint);
+    try {
+      model.chat = detect_chat(*jinja, eos);
+    } catch (const Error& error) {
+      model.chat_error = Error(error.kind, metadata.path() + ": " + error.what(), error.hint);
+    }
   }
+  read_end_of_turn(metadata, vocabulary, model.chat);
 }
 
-void read_text(GgufMetadata& metadata, Model& model) {
-  in_file(metadata.path(), [&] {
-    Vocabulary vocabulary = read_gguf_vocabulary(metadata);
-    if (vocabulary.pieces.size() > size_t(model.config.vocabulary))
-      throw file_error(
-          metadata.path(),
-          fmt::format("key 'tokenizer.ggml.tokens' has {} pieces, tensor 'token_embd.weight' {} rows",
-                      vocabulary.pieces.size(), model.config.vocabulary));
-    pad(vocabulary, size_t(model.config.vocabulary));
-    model.tokenizer = make_tokenizer(vocabulary);
-    read_chat(metadata, vocabulary, model);
-    return 0;
-  });
+void read_text(GgufMetadata& metadata, Model& model) try {
+  const Vocabulary vocabulary = read_gguf_vocabulary(metadata, size_t(model.config.vocabulary));
+  model.tokenizer = make_tokenizer(vocabulary);
+  read_chat(metadata, vocabulary, model);
+} catch (const Error& error) {
+  if (std::string_view(error.what()).starts_with(metadata.path())) throw;
+  throw Error(error.kind, metadata.path() + ": " + error.what(), error.hint);
 }
 
 // Keys that describe: whatever they say, logits and tokens are the same.
 bool is_harmless(std::string_view key, std::string_view architecture) {
-  constexpr std::string_view kPrefixes[] = {"general.", "quantize.", "tokenizer.chat_template"};
+  const std::string of_architecture = std::string(architecture) + '.';
+  // vision and mm: of the encoder that turns images into embeddings, in a file of its own.
+  const std::string prefixes[] = {"general.", "quantize.", "tokenizer.chat_template",
+                                  of_architecture + "vision.", of_architecture + "mm."};
+  if (std::ranges::any_of(prefixes, [&](const std::string& prefix) { return key.starts_with(prefix); }))
+    return true;
+  if (key == "tokenizer.huggingface.json" || key == of_architecture + "tensor_data_layout") return true;
+
+  constexpr std::string_view kTokenizer = "tokenizer.ggml.";
   constexpr std::string_view kTokenizerKeys[] = {
       "padding_token_id", "seperator_token_id", "separator_token_id", "cls_token_id",     "mask_token_id",
       "prefix_token_id",  "suffix_token_id",    "middle_token_id",    "fim_pre_token_id", "fim_suf_token_id",
       "fim_mid_token_id", "fim_pad_token_id",   "fim_rep_token_id",   "fim_sep_token_id"};
-  constexpr std::string_view kTokenizer = "tokenizer.ggml.";
-  if (std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return key.starts_with(prefix); }))
-    return true;
-  if (key == "tokenizer.huggingface.json" || key == std::string(architecture) + ".tensor_data_layout")
-    return true;
   return key.starts_with(kTokenizer) &&
          std::ranges::find(kTokenizerKeys, key.substr(kTokenizer.size())) != std::end(kTokenizerKeys);
 }
@@ -171,6 +166,11 @@ void refuse_unread(const Gguf& file, std::string_view architecture) {
 
 Model read_gguf_model(const std::string& path) {
   Gguf file = read_gguf(path);
+  // The blocks of Q4_0 and Q8_0 were others under version 1.
+  constexpr uint64_t kQuantizationVersion = 2;
+  if (file.metadata.count("general.quantization_version", UINT64_MAX).value_or(kQuantizationVersion) !=
+      kQuantizationVersion)
+    throw file_error(path, "key 'general.quantization_version' is not 2");
   const GgufArchitecture& architecture = gguf_architecture(file.metadata);
   Model model;
   model.name = std::filesystem::absolute(path).lexically_normal().string();

@@ -21,13 +21,14 @@ void refuse_if_set(GgufMetadata& metadata, std::string_view key, std::string_vie
     throw file_error(metadata.path(), fmt::format("key {} is true: kveval does not {}", quote(key), what));
 }
 
-void read_pieces(GgufMetadata& metadata, Vocabulary& vocabulary) {
+void read_pieces(GgufMetadata& metadata, size_t rows, Vocabulary& vocabulary) {
   const auto pieces = metadata.texts("tokenizer.ggml.tokens");
   if (!pieces) throw file_error(metadata.path(), "key 'tokenizer.ggml.tokens' is missing");
-  if (pieces->size() > kMaxPieces)
-    throw file_error(metadata.path(),
-                     fmt::format("key 'tokenizer.ggml.tokens' has {} pieces, at most {} can be",
-                                 pieces->size(), kMaxPieces));
+  if (pieces->size() > rows)
+    throw file_error(
+        metadata.path(),
+        fmt::format("key 'tokenizer.ggml.tokens' has {} pieces, tensor 'token_embd.weight' {} rows",
+                    pieces->size(), rows));
   vocabulary.pieces.assign(pieces->begin(), pieces->end());
 
   const auto kinds = metadata.integers("tokenizer.ggml.token_type", INT32_MIN, INT32_MAX);
@@ -38,10 +39,10 @@ void read_pieces(GgufMetadata& metadata, Vocabulary& vocabulary) {
 
 }  // namespace
 
-Vocabulary read_gguf_vocabulary(GgufMetadata& metadata) {
+Vocabulary read_gguf_vocabulary(GgufMetadata& metadata, size_t rows) {
   Vocabulary vocabulary;
   vocabulary.model = metadata.need_text("tokenizer.ggml.model");
-  read_pieces(metadata, vocabulary);
+  read_pieces(metadata, rows, vocabulary);
   // Some writers give byte-level BPE scores, which its merges do not need.
   const auto scores = metadata.numbers("tokenizer.ggml.scores");
   if (vocabulary.model == "gpt2") {
@@ -62,6 +63,7 @@ Vocabulary read_gguf_vocabulary(GgufMetadata& metadata) {
   refuse_if_set(metadata, "tokenizer.ggml.add_eos_token", "end a prompt with EOS");
   refuse_if_set(metadata, "tokenizer.ggml.add_sep_token", "end a prompt with a separator");
   refuse_if_set(metadata, "tokenizer.ggml.remove_extra_whitespaces", "take spaces out of a prompt");
+  pad(vocabulary, rows);
   return vocabulary;
 }
 
