@@ -209,8 +209,9 @@ ModelConfig read_model(JsonKeys& keys, const Class& of) {
   LayerConfig layer;
   const int layers = size_in(keys, "num_hidden_layers", of.layers, kMaxLayers);
   layer.heads = size_in(keys, "num_attention_heads", of.heads, kMaxHeads);
-  layer.kv_heads =
-      size_in(keys, "num_key_value_heads", of.kv_heads > 0 ? of.kv_heads : layer.heads, kMaxHeads);
+  // As many as heads where the class says so, and where the file says null.
+  const bool has_own = of.kv_heads > 0 && !keys.has_null("num_key_value_heads");
+  layer.kv_heads = size_in(keys, "num_key_value_heads", has_own ? of.kv_heads : layer.heads, kMaxHeads);
   layer.ff = size_in(keys, "intermediate_size", of.ff, 8 * kMaxWidth);
   if (layer.heads % layer.kv_heads != 0)
     throw keys.error("num_key_value_heads",

@@ -109,14 +109,14 @@ HfRopes read_hf_ropes(JsonKeys& config, const HfRopeDefaults& defaults, int head
 
   std::optional<JsonKeys>& both = parameters ? parameters : scaling;
   std::optional<JsonKeys> full, sliding;
-  const bool is_keyed =
-      defaults.by_layer && both && (both->has("full_attention") || both->has("sliding_attention"));
-  if (is_keyed) {
+  if (defaults.by_layer && both && (both->has("full_attention") || both->has("sliding_attention"))) {
     full = both->object("full_attention");
     sliding = both->object("sliding_attention");
     both->refuse_unread();
+  } else if (defaults.by_layer && parameters) {
+    throw config.error("rope_parameters", "has neither full_attention nor sliding_attention");
   } else {
-    full = both;
+    full = both;  // in Gemma 3, rope_scaling is for layers with full attention
   }
   ropes.full = rope_of(full, full_theta, has_theta);
   if (defaults.by_layer) ropes.sliding = rope_of(sliding, sliding_theta, has_local);

@@ -6,10 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <map>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/error.h"
 #include "engine/model/rope.h"
+#include "engine/random.h"
 #include "tests/engine/hf_directory.h"
 
 namespace kveval {
@@ -82,6 +87,8 @@ TEST(HfConfig, AbsentKeysHaveTheValuesOfTheirClass) {
   EXPECT_EQ(mistral.model.context, 131072);
   EXPECT_THAT(windows_of(mistral), ElementsAre(4096, 4096)) << "only null switches it off";
 
+  EXPECT_EQ(config_with("mistral", R"({"num_key_value_heads": null})").model.layers[0].kv_heads, 2)
+      << "null: as many as heads";
   const HfConfig qwen3 = config_with("qwen3", R"({"num_attention_heads": 32})", optional);
   EXPECT_EQ(qwen3.model.head_dim, 128) << "whatever width and heads are";
   EXPECT_EQ(qwen3.model.layers[0].kv_heads, 32);
@@ -176,7 +183,7 @@ TEST(HfConfig, GemmaTurnsLayersWithAWindowItsOwnWay) {
        R"({"rope_scaling": {"rope_type": "linear", "factor": 8}, "rope_local_base_freq": 2e4})",
        R"({"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 1e6},
                                 "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}}})",
-       R"({"rope_parameters": {"rope_type": "linear", "factor": 8}, "rope_local_base_freq": 2e4})"}) {
+       R"({"rope_scaling": {"full_attention": {"type": "linear", "factor": 8}}, "rope_local_base_freq": 2e4})"}) {
     SCOPED_TRACE(change);
     const std::vector<Rope> both = ropes(change);
     ASSERT_EQ(both.size(), 2u);
@@ -226,6 +233,10 @@ TEST(HfConfig, RotationsThatAreNotUnderstood) {
   };
   for (const auto& [change, says] : cases)
     EXPECT_THAT(error_with("llama", change), HasSubstr(says)) << change;
+  EXPECT_THAT(
+      error_with("gemma3_text",
+                 R"({"rope_scaling": null, "rope_parameters": {"rope_type": "linear", "factor": 8}})"),
+      HasSubstr("rope_parameters' has neither full_attention nor sliding_attention"));
   EXPECT_THAT(error_with("gemma3_text", R"({"rope_scaling": {"full_attention": {}, "other": {}}})"),
               HasSubstr("rope_scaling.other' is a key that"));
   EXPECT_THAT(error_with("gemma3_text",
@@ -376,6 +387,65 @@ TEST(HfConfig, QuantizedWeightsAreRefusedAndCacheSchemesAreNot) {
       {R"({"kv_cache_scheme": {"zero_point": 1}})", "kv_cache_scheme.zero_point' is a key that"},
   };
   for (const auto& [scheme, says] : cases) EXPECT_THAT(error(scheme), HasSubstr(says)) << scheme;
+}
+
+// Any value under any key: a configuration or one clear error, nothing else.
+TEST(HfConfig, WhateverTheValuesAre) {
+  const char* const kValues[] = {
+      "null",
+      "true",
+      "0",
+      "1",
+      "-1",
+      "0.5",
+      "1e308",
+      "-1e-308",
+      "16777216",
+      "2147483647",
+      "18446744073709551615",
+      R"("")",
+      R"("yarn")",
+      R"("linear")",
+      "[]",
+      "[1]",
+      "[[]]",
+      "[null]",
+      "{}",
+      R"({"type": "yarn", "factor": 1e308})",
+      R"({"type": "llama3", "factor": 8, "low_freq_factor": 1e-300, "high_freq_factor": 1e300,
+          "original_max_position_embeddings": 1e-300})",
+      R"({"type": "yarn", "factor": 4, "beta_fast": 1e300, "original_max_position_embeddings": 1e-300})",
+      R"({"full_attention": {"rope_type": "yarn", "factor": 4, "beta_fast": 1e300}})",
+      R"(["sliding_attention", "full_attention"])"};
+  Random random(5);
+  size_t accepted = 0, refused = 0;
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "gemma3_text", "gemma3"}) {
+    json plain = hf_directory(type).config;
+    for (const char* key :
+         {"rope_scaling", "rope_parameters", "layer_types", "sliding_window", "use_sliding_window",
+          "quantization_config", "tie_word_embeddings", "architectures"})
+      if (!plain.contains(key) && std::string_view(type) != "gemma3") plain[key] = nullptr;
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : plain.items()) keys.push_back(key);
+    for (int i = 0; i < 600; ++i) {
+      json document = plain;
+      for (uint64_t changes = 1 + random.below(3); changes > 0; --changes)
+        document[keys[random.below(keys.size())]] = json::parse(kValues[random.below(std::size(kValues))]);
+      try {
+        const HfConfig config = read_hf_config("config.json", document);
+        ++accepted;
+        for (const Rope& rope : config.model.ropes)
+          for (const double frequency : rope.frequencies) ASSERT_TRUE(std::isfinite(frequency)) << document;
+        for (const LayerConfig& layer : config.model.layers)
+          ASSERT_TRUE(layer.kv_heads >= 1 && layer.heads % layer.kv_heads == 0 && layer.window >= 0);
+      } catch (const Error& error) {
+        ++refused;
+        ASSERT_EQ(error.kind, ErrorKind::bad_file);
+      }
+    }
+  }
+  EXPECT_GT(accepted, 100u);
+  EXPECT_GT(refused, 1000u);
 }
 
 }  // namespace
