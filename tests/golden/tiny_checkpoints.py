@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from tiny import checks, gguf, huggingface, tokenizers
+from tiny import checks, encoding, gguf, huggingface, tokenizers
 from tiny.cases import CASES
 from tiny.forward import forward
 from tiny.model import make_ids, make_weights
@@ -24,11 +24,12 @@ DECIMALS = 9  # of logits: far below float32's error
 
 
 def scales_of(case):
-    """Powers of two would hide a scale that is used twice."""
+    """Of an FP8 cache, by layer, and what their tensors are called within a layer."""
     if not case.hf or not case.hf.scales:
         return None
     k = [0.0123 + 0.004 * layer for layer in range(case.config.layers)]
-    return {"k": k, "v": k if case.hf.scales == "shared" else [scale * 3 for scale in k]}
+    v = k if case.hf.scales == "shared" else [scale * 3 for scale in k]
+    return {"k": k, "v": v, "names": sorted(set(huggingface.SCALE_NAMES[case.hf.scales]))}
 
 
 def encode_case(case):
@@ -53,14 +54,16 @@ def write_hf(folder, case, tensors, tokenizer, scales):
     form = case.hf
     document = huggingface.model_config(case.config, form.dtype, tokenizer.bos, tokenizer.eos,
                                         form.rope_parameters)
-    extra = {}
+    named = {huggingface.tensor_name(case.config, name): tensor for name, tensor in tensors.items()}
     if scales:
-        extra = huggingface.scale_tensors(form.scales, scales["k"], scales["v"])
+        named |= huggingface.scale_tensors(form.scales, scales["k"], scales["v"])
         if form.scales in huggingface.SCALE_CONFIGS:
             document["quantization_config"] = huggingface.SCALE_CONFIGS[form.scales]
+    if form.multimodal:
+        document, named = huggingface.multimodal_config(document), huggingface.multimodal_tensors(named)
     files = {"tokenizer.json": tokenizers.tokenizer_json(tokenizer, form.merges_as_pairs),
              "tokenizer_config.json": tokenizers.tokenizer_config(tokenizer)}
-    huggingface.write(folder, case.config, document, tensors, extra, files, form.shards)
+    huggingface.write(folder, document, named, files, form.shards)
 
 
 def logits_of_gguf(case, tensors, ids):
@@ -80,7 +83,8 @@ def write_case(folder, case, tokenizer):
     ids = make_ids(case.config, case.seed, TOKENS)
     scales = scales_of(case)
     entry = {"name": case.name, "architecture": case.config.architecture, "gguf": None, "hf": None,
-             "expected": f"{case.name}/expected.json"}
+             "expected": f"{case.name}/expected.json", "tied": case.config.tied,
+             "chat": "chatml" if tokenizer.chat_template else "plain"}
     if of_gguf:
         entry["gguf"] = f"{case.name}/{write_gguf(folder, case, of_gguf, tokenizer)}"
     if of_hf:
@@ -89,7 +93,8 @@ def write_case(folder, case, tokenizer):
     if scales:
         entry["scales"] = scales
     logits = logits_of_hf(case, of_hf, ids) if of_hf else logits_of_gguf(case, of_gguf, ids)
-    expected = {"ids": ids.tolist(), "logits": logits.round(DECIMALS).tolist()}
+    expected = {"ids": ids.tolist(), "logits": logits.round(DECIMALS).tolist(),
+                "texts": [{"text": text, "ids": encoding.encode(tokenizer, text)} for text in encoding.TEXTS]}
     (folder / "expected.json").write_text(json.dumps(expected))
     return entry
 

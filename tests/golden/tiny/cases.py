@@ -24,6 +24,7 @@ class HfForm:
     shards: int = 1
     merges_as_pairs: bool = True
     scales: Optional[str] = None  # a naming of huggingface.SCALE_NAMES
+    multimodal: bool = False  # the text model is one part of a larger one
 
     def format_of(self, name):
         return self.dtype if is_matrix(name) else self.vectors or self.dtype
@@ -76,6 +77,8 @@ CASES = [
          GgufForm("F32", windows_spelled_out=True), HfForm("F32", merges_as_pairs=False)),
     Case("gemma3-bf16-rope-parameters", replace(GEMMA3, attention_scalar=42), "gemma", None,
          HfForm("BF16", rope_parameters=True)),
+    Case("gemma3-f16-multimodal", replace(GEMMA3, layers=6), "gemma", GgufForm("F16"),
+         HfForm("F16", multimodal=True)),
     *(Case(f"llama-{name.lower()}", LLAMA, "gpt-2", GgufForm(name))
       for name in FORMATS if name not in ("F32", "F16", "BF16")),
     *(Case(f"llama-scales-{naming}", LLAMA, "smollm", None, HfForm("BF16", scales=naming))

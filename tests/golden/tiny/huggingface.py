@@ -164,6 +164,21 @@ def model_config(config, dtype, bos, eos, as_parameters):
     return document
 
 
+def multimodal_config(text_config):
+    """Gemma 3 from 4B up: the text model's configuration is a part, its tensors have a prefix."""
+    return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+            "eos_token_id": [text_config["eos_token_id"], text_config["eos_token_id"] + 1],
+            "image_token_index": 300, "mm_tokens_per_image": 4, "text_config": text_config,
+            "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 8}}
+
+
+def multimodal_tensors(named):
+    """Names in the file -> Encoded, with something that sees."""
+    vision = {"vision_tower.vision_model.post_layernorm.weight": encode([1.0] * 8, "F16"),
+              "multi_modal_projector.mm_input_projection_weight": encode([[0.5] * 8] * 4, "F16")}
+    return {f"language_model.{name}": tensor for name, tensor in named.items()} | vision
+
+
 # ---------------------------------------------------------------------------------------------- the directory
 
 
@@ -200,10 +215,9 @@ def write_weights(folder, tensors, shards):
                {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
-def write(folder, config, config_json, tensors, extra_tensors, tokenizer_files, shards=1):
-    """`tensors`: our names -> Encoded; `extra_tensors`: names in the file -> Encoded."""
+def write(folder, config_json, tensors, tokenizer_files, shards=1):
+    """`tensors`: names in the file -> Encoded."""
     folder.mkdir(parents=True, exist_ok=True)
-    named = {tensor_name(config, name): tensor for name, tensor in tensors.items()} | extra_tensors
-    write_weights(folder, named, shards)
+    write_weights(folder, tensors, shards)
     for file, document in ({"config.json": config_json} | tokenizer_files).items():
         write_json(folder / file, document)
