@@ -39,7 +39,7 @@ struct Branch {
 };
 
 struct PromptGroup {
-  Turn prefix;  // Ask::nothing; shared by all branches
+  Turn prefix;  // Ask::nothing; shared by all branches; may be without tokens
   std::vector<Branch> branches;
 };
 
@@ -93,6 +93,8 @@ struct CacheDiagnostic {
 // Callbacks come from the thread that called run(). Empty functions are skipped.
 struct Events {
   std::function<void(size_t branch, size_t turn, Reply&&)> on_reply;
+  // Ask::generate only: the reply as far as it is there, after each of its tokens.
+  std::function<void(size_t branch, size_t turn, const Reply& so_far)> on_token;
   // Ask::score only: logits (one per vocabulary entry) that predict target[position]. Valid during the call.
   std::function<void(size_t branch, size_t turn, size_t position, std::span<const float> logits)> on_logits;
   std::function<void(std::span<const CacheDiagnostic>)> on_diagnostics;  // once, after the last reply

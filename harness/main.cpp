@@ -85,13 +85,14 @@ int run_program(int argc, char** argv) {
   kveval::add_compare_command(app, context);
   kveval::add_report_command(app, context);
   kveval::add_bench_command(app, context);
+  kveval::add_model_command(app, context);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) { return app.exit(help); } catch (const CLI::ParseError& error) {
     return fail(kUsage, error.what(), "'kveval --help' and 'kveval VERB --help' list what there is");
   }
   if (app.get_subcommands().empty()) {
-    return fail(kUsage, "say what to do: run, resume, list, show, compare, report or bench",
+    return fail(kUsage, "say what to do: run, resume, list, show, compare, report, bench or model",
                 "'kveval --help' explains them");
   }
   check_stdout();

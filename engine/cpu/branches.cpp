@@ -153,6 +153,7 @@ class BranchSet {
         return;
       }
     }
+    if (events_.on_token) events_.on_token(run.index, run.turn, reply);
     if (int(reply.tokens.size()) >= decoding_.max_tokens) {
       reply.stop = Stop::length;
       run.turn_done = true;

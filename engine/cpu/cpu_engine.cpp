@@ -71,7 +71,7 @@ void check_turn(const Turn& turn, int vocabulary, const std::string& where) {
 }
 
 void check_group(const PromptGroup& group, int vocabulary, size_t context) {
-  check_turn(group.prefix, vocabulary, "the prefix");
+  if (!group.prefix.tokens.empty()) check_turn(group.prefix, vocabulary, "the prefix");
   if (group.prefix.ask != Ask::nothing) {
     throw Error(ErrorKind::usage, "the prefix asks something: ask in a branch");
   }

@@ -233,10 +233,16 @@ class ByteBpeTokenizer : public Tokenizer {
     return text;
   }
 
+  std::string piece(Token token) const override {
+    const std::string_view special = specials_.text_of(token);
+    return special.empty() ? decode({token}) : std::string(special);
+  }
+
   int vocabulary_size() const override { return int(texts_.size()); }
   std::optional<Token> bos() const override { return bos_; }
   std::optional<Token> eos() const override { return eos_; }
   std::string hash() const override { return hash_; }
+  std::string kind() const override { return fmt::format("byte-level BPE ({})", definition_.name); }
 
  private:
   static Error bad(const std::string& what) {

@@ -66,10 +66,20 @@ class SentencePieceTokenizer : public Tokenizer {
     return text;
   }
 
+  // Spaces in front included, which decode() drops where they are the tokenizer's own.
+  std::string piece(Token token) const override {
+    if (token < 0 || token >= vocabulary_size() || processor_.IsByte(token)) return decode({token});
+    std::string text = processor_.IdToPiece(token);
+    for (size_t at = 0; (at = text.find(kSpaceMark, at)) != std::string::npos; ++at)
+      text.replace(at, kSpaceMark.size(), " ");
+    return text;
+  }
+
   int vocabulary_size() const override { return processor_.GetPieceSize(); }
   std::optional<Token> bos() const override { return bos_; }
   std::optional<Token> eos() const override { return eos_; }
   std::string hash() const override { return hash_; }
+  std::string kind() const override { return "SentencePiece"; }
 
  private:
   void load(std::string_view proto) {

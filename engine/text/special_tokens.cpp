@@ -19,6 +19,12 @@ std::optional<SpecialTokens::Match> SpecialTokens::match_at(std::string_view tex
   return std::nullopt;
 }
 
+std::string_view SpecialTokens::text_of(Token id) const {
+  for (const auto& [text, of] : ids_)
+    if (of == id) return text;
+  return {};
+}
+
 std::vector<PromptRun> SpecialTokens::split(std::span<const PromptPart> parts) const {
   std::vector<PromptRun> runs(1);
   for (const PromptPart& part : parts) {

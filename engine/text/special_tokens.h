@@ -26,6 +26,7 @@ class SpecialTokens {
 
   // Where several begin at one place the longest counts. The last run has no special token.
   std::vector<PromptRun> split(std::span<const PromptPart> parts) const;
+  std::string_view text_of(Token id) const;  // empty when it is none of them; looks at each
 
  private:
   struct Match {

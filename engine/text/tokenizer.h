@@ -38,11 +38,14 @@ class Tokenizer {
   }
   // May be cut inside a character, where a token is.
   virtual std::string decode(const Tokens& tokens) const = 0;
+  // What one token stands for, as a person reads a vocabulary: special tokens by their names.
+  virtual std::string piece(Token token) const { return decode({token}); }
 
   virtual int vocabulary_size() const = 0;
   virtual std::optional<Token> bos() const = 0;  // prepended to a prompt when the model wants one
   virtual std::optional<Token> eos() const = 0;
-  virtual std::string hash() const = 0;  // XXH3-128 of the tokenizer's definition, 32 hex digits
+  virtual std::string hash() const = 0;            // XXH3-128 of the tokenizer's definition, 32 hex digits
+  virtual std::string kind() const { return {}; }  // for people: "byte-level BPE (qwen2)"
 };
 
 }  // namespace kveval

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -54,22 +53,6 @@ double user_cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return double(usage.ru_utime.tv_sec) + double(usage.ru_utime.tv_usec) * 1e-6;
-}
-
-Tokens read_tokens(const std::string& path) {
-  std::ifstream file(path);
-  const Json json = Json::parse(file, nullptr, false);
-  if (!json.is_object() || !json.contains("ids") || !json["ids"].is_array()) {
-    throw Error(ErrorKind::bad_file, fmt::format("'{}' is no JSON object with \"ids\"", path),
-                "write one with 'kveval model tokenize', or leave --tokens out");
-  }
-  Tokens tokens;
-  for (const Json& id : json["ids"]) {
-    if (!id.is_number_integer())
-      throw Error(ErrorKind::bad_file, fmt::format("'{}': {} is no token id", path, id.dump()));
-    tokens.push_back(id.get<Token>());
-  }
-  return tokens;
 }
 
 // What is read matters to no time, only how many: ids from a seed.
@@ -146,14 +129,14 @@ void print(const std::vector<Measurement>& all, const EngineInfo& info, const Be
 void bench_command(const BenchOptions& options, const Context& context) {
   std::vector<Profile> profiles = parse_profile_list(options.profiles);
   Tokens given;
-  if (!options.tokens_file.empty()) given = read_tokens(options.tokens_file);
+  if (!options.tokens_file.empty()) given = read_token_file(options.tokens_file);
   std::vector<size_t> lengths;
   if (given.empty())
     for (const int length : parse_lengths(options.lengths)) lengths.push_back(size_t(length));
   else
     lengths = {given.size()};
 
-  const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine);
+  const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine, context);
   const EngineInfo info = engine->describe();
   for (const size_t length : lengths) {
     if (length < 2 || length + size_t(options.decode) > size_t(info.context)) {

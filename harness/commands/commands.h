@@ -34,6 +34,7 @@ void add_show_command(CLI::App& app, Context& context);
 void add_compare_command(CLI::App& app, Context& context);
 void add_report_command(CLI::App& app, Context& context);
 void add_bench_command(CLI::App& app, Context& context);
+void add_model_command(CLI::App& app, Context& context);
 
 // Opens the database of the context and says on stderr what the user should know about it.
 Store open_store(const Context& context, Store::Mode mode);

@@ -12,6 +12,7 @@
 
 #include "engine/profile.h"
 #include "harness/commands/commands.h"
+#include "harness/commands/model.h"
 #include "harness/commands/terminal_table.h"
 #include "reports/text.h"
 #include "tasks/suite.h"
@@ -41,12 +42,6 @@ constexpr std::array<Named, 8> kPresets{{
     {"e5m2", "8-bit floats with a wider range and two bits of precision"},
     {"int8", "8-bit integers, one scale per token and head"},
     {"int8-tensor", "8-bit integers, one scale per layer, measured once before the run"},
-}};
-
-constexpr std::array<Named, 1> kModels{{
-    {"phantom",
-     "computed weights, known answers, no download; options: phantom:kappa=80,beta=160,rho=0,seed=3,"
-     "outlier=60"},
 }};
 
 void print_json(const char* schema, const char* member, const Json& rows) {
@@ -136,7 +131,7 @@ void list_named(const ListOptions& options, const char* schema, const char* memb
 
 void list_command(const ListOptions& options, const Context& context) {
   if (options.what == "suites") return list_suites(options);
-  if (options.what == "models") return list_named(options, "kveval.list-models/1", "models", kModels);
+  if (options.what == "models") return print_models(options.json, context);
   if (options.what == "profiles") {
     list_named(options, "kveval.list-profiles/1", "profiles", kPresets);
     if (!options.json && !context.quiet) {

@@ -102,7 +102,7 @@ void run_command(const RunOptions& options, const Context& context) {
   if (!options.dry_run && std::filesystem::exists(context.db, unreadable)) {
     store.emplace(open_store(context, Store::Mode::read_write));
   }
-  const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine);
+  const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine, context);
   const EngineInfo info = engine->describe();
   const ChatTemplate chat = chat_of(info, options.chat);
 
@@ -153,13 +153,7 @@ void add_run_command(CLI::App& app, Context& context) {
                    "as-you-go: prefill reads the quantized cache as servers do; transcode: one fp16 prefill, "
                    "quantized afterwards")
       ->check(CLI::IsMember({"as-you-go", "transcode"}));
-  command
-      ->add_option("--chat", options->chat,
-                   "auto: prompts in the checkpoint's own chat template, where it has one; plain: the text "
-                   "alone, as for a base model")
-      ->envname("KVEVAL_CHAT")
-      ->check(CLI::IsMember({"auto", "plain"}))
-      ->capture_default_str();
+  add_chat_option(*command, options->chat);
   add_engine_options(*command, options->engine);
   command->add_flag("--dry-run", options->dry_run, "print the plan and its cost, run nothing");
   command->callback([options, &context] { run_command(*options, context); });

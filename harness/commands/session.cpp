@@ -5,17 +5,21 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
 
 #include "engine/cpu/cpu_engine.h"
 #include "engine/error.h"
-#include "engine/model/catalog.h"
 #include "harness/calibration.h"
+#include "harness/commands/pull.h"
 #include "harness/commands/terminal_table.h"
 #include "harness/environment.h"
 #include "harness/progress.h"
 #include "harness/runner.h"
 #include "reports/comparison.h"
 #include "reports/terminal.h"
+#include "reports/text.h"
 
 namespace kveval {
 namespace {
@@ -53,6 +57,16 @@ void check_errors(const Store& store, const std::string& run_id, const std::vect
 
 }  // namespace
 
+void add_chat_option(CLI::App& command, std::string& chat) {
+  command
+      .add_option("--chat", chat,
+                  "auto: prompts in the checkpoint's own chat template, where it has one; plain: the text "
+                  "alone, as for a base model")
+      ->envname("KVEVAL_CHAT")
+      ->check(CLI::IsMember({"auto", "plain"}))
+      ->capture_default_str();
+}
+
 void add_engine_options(CLI::App& command, EngineSettings& settings) {
   command.add_option("--threads", settings.threads, "threads (0: one per core); never changes results")
       ->envname("KVEVAL_THREADS")
@@ -68,12 +82,13 @@ void add_engine_options(CLI::App& command, EngineSettings& settings) {
       ->capture_default_str();
 }
 
-std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettings& settings) {
+std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettings& settings,
+                                    const Context& context) {
   CpuEngineOptions options;
   options.threads = settings.threads;
   options.chunk_tokens = settings.chunk;
   options.page_tokens = settings.page;
-  return make_cpu_engine(load_model(model), options);
+  return make_cpu_engine(load_or_pull(model, context), options);
 }
 
 void resolve_profiles(std::vector<Profile>& profiles, Engine& engine) {
@@ -87,6 +102,27 @@ void resolve_profiles(std::vector<Profile>& profiles, Engine& engine) {
     const std::vector<Tokens> calibration = {calibration_tokens(*info.tokenizer)};
     profile = engine.resolve(profile, calibration);
   }
+}
+
+Tokens read_token_file(const std::string& path) {
+  const auto refuse = [&](const std::string& why) {
+    return Error(
+        ErrorKind::bad_file, fmt::format("'{}' {}", path, why),
+        "a file of token ids is {\"ids\": [1, 2, ...]}; 'kveval model tokenize --jsonl' writes them");
+  };
+  std::ifstream file(path);
+  if (!file) throw refuse("cannot be opened");
+  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object() || !json.contains("ids") || !json["ids"].is_array())
+    throw refuse("is no JSON object with \"ids\"");
+  Tokens tokens;
+  for (const nlohmann::json& id : json["ids"]) {
+    if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<Token>::max())
+      throw refuse(fmt::format("holds {}, which is no token id", printable(id.dump(), 40)));
+    tokens.push_back(id.get<Token>());
+  }
+  if (tokens.empty()) throw refuse("holds no token ids");
+  return tokens;
 }
 
 void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {

@@ -1,4 +1,5 @@
-// What `run` and `resume` share: an engine for a model, and a plan carried out with progress and a summary.
+// What the verbs that need a model share: an engine for it, prompts from files, and a plan carried out with
+// progress and a summary.
 #pragma once
 
 #include <cstdio>
@@ -25,8 +26,14 @@ struct EngineSettings {
 };
 
 void add_engine_options(CLI::App& command, EngineSettings& settings);
+void add_chat_option(CLI::App& command, std::string& chat);  // what chat_of takes
 
-std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettings& settings);
+// A catalogued model that is not here is fetched first.
+std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettings& settings,
+                                    const Context& context);
+
+// The "ids" of a JSON file: what 'kveval model tokenize --jsonl' writes. Not empty. Throws Error{bad_file}.
+Tokens read_token_file(const std::string& path);
 
 // Measures the static scales that profiles lack, on one fixed text.
 void resolve_profiles(std::vector<Profile>& profiles, Engine& engine);

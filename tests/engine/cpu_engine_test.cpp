@@ -255,7 +255,8 @@ TEST(CpuEngine, AForkGivesTheBitsOfAStraightRun) {
       return run(*engine, group, parse_profile("e4m3"));
     };
     const Outcome straight = cut_at(1199);
-    for (const size_t cut : {size_t(1), size_t(64), size_t(1024), 1 + size_t(random.below(1198))}) {
+    for (const size_t cut :
+         {size_t(0), size_t(1), size_t(64), size_t(1024), 1 + size_t(random.below(1198))}) {
       const Outcome forked = cut_at(cut);
       for (size_t i = 0; i < target.size(); i++) {
         expect_same_stats(forked.replies.at({0, 0}).stats[i], straight.replies.at({0, 0}).stats[i]);
@@ -301,8 +302,11 @@ TEST(CpuEngine, AStopTokenEndsAnAnswerAsEosDoes) {
   decoding.stop_tokens = {config.vocabulary, stop};
   Reply stopped;
   Events events;
+  size_t told = 0;
+  events.on_token = [&](size_t, size_t, const Reply& reply) { EXPECT_EQ(reply.tokens.size(), ++told); };
   events.on_reply = [&](size_t, size_t, Reply&& reply) { stopped = std::move(reply); };
   engine->run(group, decoding, parse_profile("fp16"), events);
+  EXPECT_EQ(told, stopped.tokens.size());
   EXPECT_EQ(stopped.stop, Stop::eos);
   EXPECT_EQ(stopped.tokens, Tokens(all.tokens.begin(), first));
   EXPECT_EQ(stopped.stats.size(), stopped.tokens.size() + 1);
@@ -475,6 +479,7 @@ TEST(CpuEngine, RefusesWhatCannotBeRun) {
     return std::string("ran");
   };
   PromptGroup group;
+  group.branches = {{{{{}, {}, Ask::generate, {}}}}};
   EXPECT_NE(refused(group, "fp16").find("no tokens"), std::string::npos);
   group.prefix.tokens = {1, 2, config.vocabulary};
   EXPECT_NE(refused(group, "fp16").find("vocabulary"), std::string::npos);
