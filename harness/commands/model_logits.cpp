@@ -39,8 +39,8 @@ double log_sum_exp(std::span<const float> logits) {
   return largest + det::log(sum);
 }
 
-// As many digits as tell the float from its neighbours, not those of the double it would become.
-std::string number(float value) { return fmt::format("{}", value); }
+// The float's exact value: what is computed from the file is then what was computed here.
+std::string number(float value) { return fmt::format("{}", double(value)); }
 
 // The largest logits as [id, value], the lower id first among equals.
 std::string top_of(std::span<const float> logits, size_t count) {

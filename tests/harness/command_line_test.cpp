@@ -1,9 +1,6 @@
 // The program itself, from outside: exit codes, streams, signals.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -14,6 +11,7 @@
 
 #include "engine/profile.h"
 #include "tests/harness/fixtures.h"
+#include "tests/harness/program.h"
 
 namespace kveval {
 namespace {
@@ -26,78 +24,14 @@ using testing::dump;
 using testing::example_arms;
 using testing::example_run;
 using ::testing::HasSubstr;
+using testing::kveval;
 using ::testing::Not;
+using testing::Outcome;
+using testing::Program;
+using testing::read;
 using ::testing::StartsWith;
 using testing::TempFolder;
-
-struct Outcome {
-  int code = -1;  // 128 + signal when one ended it
-  std::string out, err;
-};
-
-std::string read(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// A run of the program in a folder of its own, with no KVEVAL_ variables but those given.
-class Program {
- public:
-  Program(const TempFolder& folder, std::vector<std::string> arguments,
-          const std::map<std::string, std::string>& environment = {})
-      : folder_(folder) {
-    arguments.insert(arguments.begin(), "kveval");
-    pid_ = fork();
-    if (pid_ != 0) return;
-    redirect(1, folder / "stdout");
-    redirect(2, folder / "stderr");
-    if (chdir(folder.path().c_str()) != 0) _exit(99);
-    clearenv();
-    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    execv(KVEVAL_BINARY, argv.data());
-    _exit(99);
-  }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-  ~Program() {
-    if (pid_ == 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
-  pid_t pid() const { return pid_; }
-  void signal(int number) const { kill(pid_, number); }
-
-  Outcome wait() {
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = 0;
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    return {code, read(folder_ / "stdout"), read(folder_ / "stderr")};
-  }
-
- private:
-  static void redirect(int to, const fs::path& path) {
-    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (file < 0 || dup2(file, to) < 0) _exit(99);
-  }
-
-  const TempFolder& folder_;
-  pid_t pid_ = 0;
-};
-
-Outcome kveval(const TempFolder& folder, const std::vector<std::string>& arguments,
-               const std::map<std::string, std::string>& environment = {}) {
-  return Program(folder, arguments, environment).wait();
-}
-
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
+using testing::with;
 
 // About 50 ms of work.
 const std::vector<std::string> kSmallRun = {"run", "niah",      "--lengths", "1k",         "--haystacks",
@@ -106,7 +40,7 @@ const std::vector<std::string> kSmallRun = {"run", "niah",      "--lengths", "1k
 TEST(CommandLine, HelpAndVersionAreNoErrors) {
   const TempFolder folder;
   EXPECT_THAT(kveval(folder, {"--version"}).out, StartsWith("kveval 0."));
-  for (const char* verb : {"run", "resume", "list", "show", "compare", "report", "bench"}) {
+  for (const char* verb : {"run", "resume", "list", "show", "compare", "report", "bench", "model"}) {
     const Outcome help = kveval(folder, {verb, "--help"});
     EXPECT_EQ(help.code, 0);
     EXPECT_THAT(help.out, HasSubstr(verb));
@@ -150,6 +84,22 @@ TEST(CommandLine, WhatCannotBeDoneIsOneSentenceAndExit2) {
       {{"list", "sandwiches"}, "sandwiches"},
       {{"show"}, "kveval.db"},
       {{"resume"}, "kveval.db"},
+      {{"model"}, "say what to do with models"},
+      {{"model", "frobnicate"}, "frobnicate"},
+      {{"model", "inspect"}, "model"},
+      {{"model", "inspect", "nosuch"}, "nosuch"},
+      {{"model", "pull", "nosuch"}, "nosuch"},
+      {{"model", "pull", "smollm2-135m"}, "HOME is not set"},
+      {{"model", "tokenize", "phantom"}, "either a text or --jsonl"},
+      {{"model", "tokenize", "phantom", "--jsonl", "nosuch"}, "nosuch"},
+      {{"model", "tokenize", "phantom", "--jsonl", "."}, "cannot be read"},
+      {{"model", "logits", "phantom"}, "--tokens"},
+      {{"model", "logits", "phantom", "--tokens", "nosuch"}, "nosuch"},
+      {{"model", "logits", "phantom", "--tokens", "bad.json"}, "bad.json"},
+      {{"model", "generate", "phantom"}, "prompt"},
+      {{"model", "generate", "phantom", "a", "--system", "b"}, "no place for a system text"},
+      {{"model", "generate", "phantom", "a", "--max-tokens", "1000000"}, "do not fit"},
+      {{"model", "generate", "phantom", "a", "--profile", "fp17"}, "fp17"},
       {{"--db", "nosuch/k.db", "run"}, "nosuch"},
       {{"--db", "text.db", "list"}, "not a SQLite database"},
       {{"--db", "text.db", "run"}, "not a SQLite database"},
@@ -213,7 +163,8 @@ TEST(CommandLine, WhatIsListedExists) {
   const auto names = [&](const std::string& what) {
     std::vector<std::string> all;
     const auto document = nlohmann::json::parse(kveval(folder, {"list", what, "--json"}).out);
-    for (const auto& one : document[what]) all.push_back(one["name"]);
+    for (const auto& one : document[what])
+      if (one.value("present", true)) all.push_back(one["name"]);
     EXPECT_FALSE(all.empty());
     return all;
   };
