@@ -127,6 +127,7 @@ Json run_json(const RunView& view, size_t groups_done) {
           {"model", run.model},
           {"model_hash", run.model_hash},
           {"tokenizer_hash", run.tokenizer_hash},
+          {"template_hash", run.template_hash},
           {"compute", run.compute},
           {"cache_mode", run.cache_mode},
           {"seed", run.seed},
@@ -141,6 +142,12 @@ Json run_json(const RunView& view, size_t groups_done) {
           {"threads", run.threads},
           {"argv", Json::parse(run.argv_json, nullptr, false)},
           {"arms", arms}};
+}
+
+std::string chat_text(const RunRecord& run) {
+  const Json config = Json::parse(run.config_json, nullptr, false);
+  const Json family = config.is_object() ? config.value("chat_family", Json()) : Json();
+  return fmt::format("{} ({})", family.is_string() ? family.get<std::string>() : "plain", run.template_hash);
 }
 
 std::string command_line(const RunRecord& run) {
@@ -162,6 +169,7 @@ void print_facts(const RunView& view, size_t groups_done) {
   fact("suite", fmt::format("{} ({}), seed {}", run.suite, run.suite_hash, run.seed));
   fact("model", fmt::format("{} ({})", run.model, run.model_hash));
   fact("tokenizer", run.tokenizer_hash);
+  fact("template", chat_text(run));
   fact("arithmetic", fmt::format("{}, cache {}", run.compute, run.cache_mode));
   fact("started", utc_text(run.started_ms));
   if (run.finished_ms) {
