@@ -67,8 +67,8 @@ struct Timing {
 };
 
 struct Reply {
-  Tokens
-      tokens;  // generated tokens, EOS and stop tokens left out, those of a stop string kept; empty for score
+  // Generated tokens, EOS and stop tokens left out, those of a stop string kept; empty for score.
+  Tokens tokens;
   std::string text;  // decoded, cut before the stop string
   Stop stop = Stop::length;
   std::optional<Error> error;     // set iff stop == Stop::error: such a reply is never a wrong answer

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 
 #include "engine/model/file_error.h"
 #include "engine/model/hf_model.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,15 @@ struct Rope {
   double magnitude = 1;             // the rotated pair is this many times as long: YaRN's attention factor
   std::string text;                 // for people: "theta 10000, linear scaling by 8"
 };
+
+// The largest that a checkpoint may ask for: far above real models. What is allocated from these numbers
+// alone stays small: 67 MB of RoPE tables at most.
+inline constexpr int kMaxLayers = 1024, kMaxHeads = 1024;
+inline constexpr int kMaxWidth = 1 << 17, kMaxFeedForward = 1 << 20, kMaxHeadDim = 1 << 17;
+inline constexpr int kMaxContext = 1 << 24;  // tokens
+
+// What the attention kernels are made for.
+constexpr bool is_known_head_dim(int64_t size) { return size == 64 || size == 128 || size == 256; }
 
 inline constexpr int kNoRope = -1;
 

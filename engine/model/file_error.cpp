@@ -1,9 +1,6 @@
 #include "engine/model/file_error.h"
 
-#include <fmt/format.h>
-
-#include <cstddef>
-#include <utility>
+#include <algorithm>
 
 namespace kveval {
 
@@ -11,17 +8,8 @@ Error file_error(const std::string& path, const std::string& what, std::string h
   return Error(ErrorKind::bad_file, path + ": " + what, std::move(hint));
 }
 
-std::string quote(std::string_view text) {
-  constexpr size_t kLongest = 80;
-  std::string out = "'";
-  for (const char c : text.substr(0, kLongest)) {
-    if (c >= 0x20 && c < 0x7f)
-      out += c;
-    else
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-  }
-  out += text.size() > kLongest ? fmt::format("...' ({} bytes)", text.size()) : "'";
-  return out;
+bool has_control_characters(std::string_view text) {
+  return std::ranges::any_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
 }
 
 }  // namespace kveval

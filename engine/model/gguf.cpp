@@ -17,9 +17,8 @@ using Entry = GgufMetadata::Entry;
 
 // What the smallest possible entry of each table takes in the file: a count that cannot fit is refused before
 // anything is allocated for it.
-constexpr uint64_t kSmallestKeyBytes = 8 + 1 + 4 + 1;  // key, type, value
-constexpr uint64_t kSmallestTensorBytes =
-    8 + 1 + 4 + 8 + 4 + 8;  // name, dimensions, one of them, type, offset
+constexpr uint64_t kSmallestKeyBytes = 8 + 1 + 4 + 1;             // key, type, value
+constexpr uint64_t kSmallestTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;  // name, dimensions, one, type, offset
 constexpr uint64_t kGgufValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};  // 0: not of one size
 
 struct FileType {
@@ -53,10 +52,6 @@ constexpr OtherType kOtherTypes[] = {
     {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},     {25, "I16"},     {26, "I32"},
     {27, "I64"},   {28, "F64"},   {29, "IQ1_M"},   {34, "TQ1_0"},  {35, "TQ2_0"},   {39, "MXFP4"},
 };
-
-bool has_control_characters(std::string_view text) {
-  return std::ranges::any_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-}
 
 // Walks a mapped file; every step is checked against what remains. `what` gives the field's name for the
 // message and is called only then.
@@ -105,16 +100,12 @@ class Part {
   explicit Part(const std::string& path) : file_(MappedFile::open(path)), cursor_(*file_) {}
 
   void read(std::vector<Tensor>& tensors) {
-    try {
+    read_intact(*file_, [&] {
       read_counts();
       read_entries();
       read_alignment();
       read_tensors(tensors);
-    } catch (const Error&) {
-      file_->check_intact();  // what looks malformed may be a file that was cut short meanwhile: say so
-      throw;
-    }
-    file_->check_intact();
+    });
   }
 
   const std::shared_ptr<const MappedFile>& file() const { return file_; }
@@ -366,7 +357,7 @@ Gguf read_gguf(const std::string& path) {
   if (tensors.size() > kGgufMaxTensors)
     throw file_error(
         path, fmt::format("{} tensors are more than kveval reads ({})", tensors.size(), kGgufMaxTensors));
-  return {std::move(metadata), TensorSet(std::move(tensors), std::move(files))};
+  return {std::move(metadata), TensorSet(path, std::move(tensors), std::move(files))};
 }
 
 }  // namespace kveval

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/error.h"
 #include "engine/model/mapped_file.h"
 #include "engine/model/tensor.h"
 
@@ -68,8 +69,8 @@ class GgufMetadata {
   double need_number(std::string_view key);
   std::string_view need_text(std::string_view key);
 
-  std::optional<std::vector<int64_t>> integers(std::string_view key, int64_t min,
-                                               int64_t max);        // any integer type
+  // Any integer type.
+  std::optional<std::vector<int64_t>> integers(std::string_view key, int64_t min, int64_t max);
   std::optional<std::vector<float>> numbers(std::string_view key);  // f32, finite
   std::optional<std::vector<bool>> flags(std::string_view key);
   std::optional<std::vector<std::string_view>> texts(std::string_view key);
@@ -80,6 +81,7 @@ class GgufMetadata {
   std::vector<std::string_view> keys() const;    // sorted
   std::vector<std::string_view> unread() const;  // sorted
   const std::string& path() const { return file_->path(); }
+  Error error(std::string_view key, const std::string& what, std::string hint = {}) const;  // "key 'a' WHAT"
 
   struct Entry {
     std::string_view key;
@@ -95,7 +97,8 @@ class GgufMetadata {
   const Entry* entry(std::string_view key) const;
   Entry* take(std::string_view key);
   Entry* take(std::string_view key, GgufValue type);
-  Entry* take_array(std::string_view key);
+  Error type_error(std::string_view key, GgufValue is, std::string_view needed) const;
+  Error element_error(std::string_view key, GgufValue is, std::string_view needed) const;
   int64_t integer_at(const Entry& from, GgufValue type, size_t index, int64_t min, int64_t max) const;
 
   std::shared_ptr<const MappedFile> file_;

@@ -7,19 +7,12 @@
 #include <string>
 #include <utility>
 
-#include "engine/deterministic_math.h"
 #include "engine/model/file_error.h"
 #include "engine/model/rope.h"
 #include "engine/model/weights.h"
 
 namespace kveval {
 namespace {
-
-// Far above real models. What is allocated from these numbers alone stays small: 67 MB of RoPE tables at
-// most.
-constexpr uint64_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxWidth = 1 << 17, kMaxFeedForward = 1 << 20;
-constexpr uint64_t kMaxContext = 1 << 24;
-constexpr uint64_t kMaxHeadDim = 1 << 17;
 
 constexpr GgufArchitecture kArchitectures[] = {
     {.name = "llama", .rope_style = RopeStyle::interleaved},
@@ -71,7 +64,7 @@ class Keys {
   GgufMetadata& metadata() { return metadata_; }
 
   Error error(std::string_view name, const std::string& what, std::string hint = {}) const {
-    return file_error(metadata_.path(), fmt::format("key {} {}", quote(key(name)), what), std::move(hint));
+    return metadata_.error(key(name), what, std::move(hint));
   }
 
  private:
@@ -101,7 +94,7 @@ int read_head_dim(Keys& keys, int width, const std::vector<int>& heads) {
     throw keys.error(
         "attention.value_length",
         fmt::format("is {} where keys have {}: kveval runs heads of one size", *value_length, head_dim));
-  if (head_dim != 64 && head_dim != 128 && head_dim != 256)
+  if (!is_known_head_dim(int64_t(head_dim)))
     throw file_error(keys.metadata().path(),
                      fmt::format("heads of size {}, kveval runs 64, 128 and 256", head_dim));
   if (head_dim > uint64_t(width))  // no model is so; and a narrow stream would let a small file ask for much
@@ -139,14 +132,12 @@ Rope read_yarn(Keys& keys, double theta, double factor, ModelConfig& config) {
   if (!(yarn.beta_fast > yarn.beta_slow))
     throw keys.error("rope.scaling.yarn_beta_fast",
                      fmt::format("is {}, not above yarn_beta_slow, {}", yarn.beta_fast, yarn.beta_slow));
-  const double magnitude = 0.1 * det::log(factor) + 1;
+  const double magnitude = yarn_magnitude(factor);
   allow_only(keys, "rope.scaling.yarn_ext_factor", 1);
   allow_only(keys, "rope.scaling.yarn_attn_factor", magnitude);
   allow_only(keys, "rope.scaling.yarn_log_multiplier", 0);
   yarn.attention_factor = magnitude * keys.positive_number("rope.scaling.attn_factor").value_or(1);
-  // Qwen's checkpoints keep the length from before the stretch as their context.
-  const double stretched = std::min(yarn.original_context * factor, double(kMaxContext));
-  config.context = std::max(config.context, int(stretched));
+  config.context = yarn_context(yarn, config.context);
   return yarn_rope(theta, config.head_dim, yarn);
 }
 

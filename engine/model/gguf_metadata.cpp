@@ -34,19 +34,25 @@ std::string_view name_of(GgufValue type) {
   }
 }
 
-Error type_error(const std::string& path, std::string_view key, GgufValue is, std::string_view needed) {
-  return file_error(path, fmt::format("key {} is {} where {} is needed", quote(key), name_of(is), needed));
-}
-
-Error element_error(const std::string& path, std::string_view key, GgufValue is, std::string_view needed) {
-  return file_error(path, fmt::format("key {} is an array whose element is {} where {} is needed", quote(key),
-                                      name_of(is), needed));
-}
+// `max` as integer_at takes it.
+int64_t at_most(uint64_t max) { return int64_t(std::min(max, uint64_t(INT64_MAX))); }
 
 }  // namespace
 
 GgufMetadata::GgufMetadata(std::shared_ptr<const MappedFile> file, std::vector<Entry> sorted_entries)
     : file_(std::move(file)), entries_(std::move(sorted_entries)) {}
+
+Error GgufMetadata::error(std::string_view key, const std::string& what, std::string hint) const {
+  return file_error(path(), fmt::format("key {} {}", quote(key), what), std::move(hint));
+}
+
+Error GgufMetadata::type_error(std::string_view key, GgufValue is, std::string_view needed) const {
+  return error(key, fmt::format("is {} where {} is needed", name_of(is), needed));
+}
+
+Error GgufMetadata::element_error(std::string_view key, GgufValue is, std::string_view needed) const {
+  return error(key, fmt::format("is an array whose element is {} where {} is needed", name_of(is), needed));
+}
 
 const GgufMetadata::Entry* GgufMetadata::entry(std::string_view key) const {
   const auto at = std::ranges::lower_bound(entries_, key, {}, &Entry::key);
@@ -61,7 +67,7 @@ GgufMetadata::Entry* GgufMetadata::take(std::string_view key) {
 
 GgufMetadata::Entry* GgufMetadata::take(std::string_view key, GgufValue type) {
   Entry* const found = take(key);
-  if (found != nullptr && found->type != type) throw type_error(path(), key, found->type, name_of(type));
+  if (found != nullptr && found->type != type) throw type_error(key, found->type, name_of(type));
   return found;
 }
 
@@ -78,15 +84,13 @@ bool GgufMetadata::is_array_of(std::string_view key, GgufValue element) const {
 int64_t GgufMetadata::integer_at(const Entry& from, GgufValue type, size_t index, int64_t min,
                                  int64_t max) const {
   const auto outside = [&](auto value) {
-    return file_error(
-        path(), fmt::format("key {} has the value {}, outside {} to {}", quote(from.key), value, min, max));
+    return error(from.key, fmt::format("has the value {}, outside {} to {}", value, min, max));
   };
   int64_t value = 0;
   switch (type) {
     case GgufValue::u8: value = load<uint8_t>(from.value + index); break;
-    case GgufValue::i8:
-      value = load<int8_t>(from.value + index);
-      break;  // NOLINT(bugprone-signed-char-misuse)
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): the sign counts
+    case GgufValue::i8: value = load<int8_t>(from.value + index); break;
     case GgufValue::u16: value = load<uint16_t>(from.value + 2 * index); break;
     case GgufValue::i16: value = load<int16_t>(from.value + 2 * index); break;
     case GgufValue::u32: value = load<uint32_t>(from.value + 4 * index); break;
@@ -105,18 +109,18 @@ int64_t GgufMetadata::integer_at(const Entry& from, GgufValue type, size_t index
 std::optional<uint64_t> GgufMetadata::count(std::string_view key, uint64_t max) {
   const Entry* const found = take(key);
   if (found == nullptr) return std::nullopt;
-  if (!is_integer(found->type)) throw type_error(path(), key, found->type, "an integer");
-  return uint64_t(integer_at(*found, found->type, 0, 0, int64_t(std::min(max, uint64_t(INT64_MAX)))));
+  if (!is_integer(found->type)) throw type_error(key, found->type, "an integer");
+  return uint64_t(integer_at(*found, found->type, 0, 0, at_most(max)));
 }
 
 std::optional<double> GgufMetadata::number(std::string_view key) {
   const Entry* const found = take(key);
   if (found == nullptr) return std::nullopt;
   if (found->type != GgufValue::f32 && found->type != GgufValue::f64)
-    throw type_error(path(), key, found->type, "a float");
+    throw type_error(key, found->type, "a float");
   const double value =
       found->type == GgufValue::f32 ? double(load<float>(found->value)) : load<double>(found->value);
-  if (!std::isfinite(value)) throw file_error(path(), fmt::format("key {} is not finite", quote(key)));
+  if (!std::isfinite(value)) throw error(key, "is not finite");
   return value;
 }
 
@@ -132,37 +136,34 @@ std::optional<std::string_view> GgufMetadata::text(std::string_view key) {
   return std::string_view(reinterpret_cast<const char*>(found->value), found->count);
 }
 
-namespace {
-
-template <class T>
-T present(const std::string& path, std::string_view key, std::optional<T> value) {
-  if (!value) throw file_error(path, fmt::format("key {} is missing", quote(key)));
-  return *std::move(value);
-}
-
-}  // namespace
-
 uint64_t GgufMetadata::need_count(std::string_view key, uint64_t max) {
-  return present(path(), key, count(key, max));
+  if (!has(key)) throw error(key, "is missing");
+  return *count(key, max);
 }
-double GgufMetadata::need_number(std::string_view key) { return present(path(), key, number(key)); }
-std::string_view GgufMetadata::need_text(std::string_view key) { return present(path(), key, text(key)); }
 
-GgufMetadata::Entry* GgufMetadata::take_array(std::string_view key) { return take(key, GgufValue::array); }
+double GgufMetadata::need_number(std::string_view key) {
+  if (!has(key)) throw error(key, "is missing");
+  return *number(key);
+}
+
+std::string_view GgufMetadata::need_text(std::string_view key) {
+  if (!has(key)) throw error(key, "is missing");
+  return *text(key);
+}
 
 std::optional<std::vector<int64_t>> GgufMetadata::integers(std::string_view key, int64_t min, int64_t max) {
-  const Entry* const found = take_array(key);
+  const Entry* const found = take(key, GgufValue::array);
   if (found == nullptr) return std::nullopt;
-  if (!is_integer(found->element)) throw element_error(path(), key, found->element, "an integer");
+  if (!is_integer(found->element)) throw element_error(key, found->element, "an integer");
   std::vector<int64_t> values(found->count);
   for (size_t i = 0; i < values.size(); ++i) values[i] = integer_at(*found, found->element, i, min, max);
   return values;
 }
 
 std::optional<std::vector<float>> GgufMetadata::numbers(std::string_view key) {
-  const Entry* const found = take_array(key);
+  const Entry* const found = take(key, GgufValue::array);
   if (found == nullptr) return std::nullopt;
-  if (found->element != GgufValue::f32) throw element_error(path(), key, found->element, "a 32-bit float");
+  if (found->element != GgufValue::f32) throw element_error(key, found->element, "a 32-bit float");
   std::vector<float> values(found->count);
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = load<float>(found->value + 4 * i);
@@ -173,18 +174,18 @@ std::optional<std::vector<float>> GgufMetadata::numbers(std::string_view key) {
 }
 
 std::optional<std::vector<bool>> GgufMetadata::flags(std::string_view key) {
-  const Entry* const found = take_array(key);
+  const Entry* const found = take(key, GgufValue::array);
   if (found == nullptr) return std::nullopt;
-  if (found->element != GgufValue::boolean) throw element_error(path(), key, found->element, "a boolean");
+  if (found->element != GgufValue::boolean) throw element_error(key, found->element, "a boolean");
   std::vector<bool> values(found->count);
   for (size_t i = 0; i < values.size(); ++i) values[i] = found->value[i] != std::byte(0);
   return values;
 }
 
 std::optional<std::vector<std::string_view>> GgufMetadata::texts(std::string_view key) {
-  const Entry* const found = take_array(key);
+  const Entry* const found = take(key, GgufValue::array);
   if (found == nullptr) return std::nullopt;
-  if (found->element != GgufValue::text) throw element_error(path(), key, found->element, "a text");
+  if (found->element != GgufValue::text) throw element_error(key, found->element, "a text");
   std::vector<std::string_view> values;
   values.reserve(found->count);
   // Lengths are read a second time here: bounds are checked again, because the file may have been written
@@ -193,7 +194,7 @@ std::optional<std::vector<std::string_view>> GgufMetadata::texts(std::string_vie
   for (size_t i = 0; i < found->count; ++i) {
     const uint64_t length = rest.size() >= sizeof(uint64_t) ? load<uint64_t>(rest.data()) : UINT64_MAX;
     if (rest.size() < sizeof(uint64_t) || length > rest.size() - sizeof(uint64_t))
-      throw file_error(path(), fmt::format("key {} changed while the file was read", quote(key)));
+      throw error(key, "changed while the file was read");
     values.emplace_back(reinterpret_cast<const char*>(rest.data() + sizeof(uint64_t)), length);
     rest = rest.subspan(sizeof(uint64_t) + length);
   }
@@ -207,13 +208,11 @@ std::optional<std::vector<uint64_t>> GgufMetadata::counts_per_layer(std::string_
     if (!value) return std::nullopt;
     return std::vector<uint64_t>(n, *value);
   }
-  const Entry& array = *take_array(key);
-  if (array.count != n)
-    throw file_error(path(), fmt::format("key {} has {} values for {} layers", quote(key), array.count, n));
-  if (!is_integer(array.element)) throw element_error(path(), key, array.element, "an integer");
+  const Entry& array = *take(key, GgufValue::array);
+  if (array.count != n) throw error(key, fmt::format("has {} values for {} layers", array.count, n));
+  if (!is_integer(array.element)) throw element_error(key, array.element, "an integer");
   std::vector<uint64_t> values(n);
-  for (size_t i = 0; i < n; ++i)
-    values[i] = uint64_t(integer_at(array, array.element, i, 0, int64_t(std::min(max, uint64_t(INT64_MAX)))));
+  for (size_t i = 0; i < n; ++i) values[i] = uint64_t(integer_at(array, array.element, i, 0, at_most(max)));
   return values;
 }
 

@@ -21,29 +21,19 @@ namespace {
 // Takes tensors by the file's names, each of exactly the shape that the configuration gives it.
 class Source {
  public:
-  Source(TensorSet& tensors, const std::string& path) : tensors_(tensors), path_(path) {}
+  explicit Source(TensorSet& tensors) : tensors_(tensors) {}
 
-  Tensor matrix(const std::string& name, int rows, int cols) {
-    return checked(tensors_.need(name), {rows, cols});
-  }
+  bool has(const std::string& name) const { return tensors_.peek(name) != nullptr; }
+  Tensor matrix(const std::string& name, int rows, int cols) { return tensors_.need(name, {rows, cols}); }
   std::vector<float> vector(const std::string& name, int size) {
-    return floats_of(checked(tensors_.need(name), {size}));
+    return floats_of(tensors_.need(name, {size}));
   }
   std::vector<float> vector_if(bool needed, const std::string& name, int size) {
-    return needed || tensors_.peek(name) != nullptr ? vector(name, size) : std::vector<float>();
+    return needed || has(name) ? vector(name, size) : std::vector<float>();
   }
-  bool has(const std::string& name) const { return tensors_.peek(name) != nullptr; }
 
  private:
-  const Tensor& checked(const Tensor& tensor, const std::vector<int64_t>& shape) const {
-    if (tensor.shape != shape)
-      throw file_error(path_, fmt::format("tensor {} is {} where the keys need {}", quote(tensor.name),
-                                          shape_text(tensor.shape), shape_text(shape)));
-    return tensor;
-  }
-
   TensorSet& tensors_;
-  const std::string& path_;
 };
 
 LayerWeights read_layer(Source& source, size_t index, const ModelConfig& config,
@@ -78,17 +68,18 @@ LayerWeights read_layer(Source& source, size_t index, const ModelConfig& config,
 
 // Sets the vocabulary's size too: it is the embedding's, which files may pad.
 Weights read_weights(Gguf& file, ModelConfig& config, const GgufArchitecture& architecture) {
-  const std::string& path = file.metadata.path();
   const Tensor& embedding = file.tensors.need("token_embd.weight");
   if (embedding.shape.size() != 2 || embedding.shape[0] > int64_t(kMaxPieces))
-    throw file_error(path, fmt::format("tensor 'token_embd.weight' is {} where [at most {}, {}] is needed",
-                                       shape_text(embedding.shape), kMaxPieces, config.width));
+    throw file_error(file.metadata.path(),
+                     fmt::format("tensor 'token_embd.weight' is {} where [at most {}, {}] is needed",
+                                 shape_text(embedding.shape), kMaxPieces, config.width));
   config.vocabulary = int(embedding.shape[0]);
-  const auto stated = file.metadata.count(config.architecture + ".vocab_size", UINT64_MAX);
+  const std::string size_key = config.architecture + ".vocab_size";
+  const auto stated = file.metadata.count(size_key, UINT64_MAX);
   if (stated && *stated != uint64_t(config.vocabulary))
-    throw file_error(path, fmt::format("key '{}.vocab_size' is {}, tensor 'token_embd.weight' is {}",
-                                       config.architecture, *stated, shape_text(embedding.shape)));
-  Source source(file.tensors, path);
+    throw file.metadata.error(size_key, fmt::format("is {}, tensor 'token_embd.weight' is {}", *stated,
+                                                    shape_text(embedding.shape)));
+  Source source(file.tensors);
   Weights weights;
   weights.embedding = source.matrix("token_embd.weight", config.vocabulary, config.width);
   for (size_t i = 0; i < config.layers.size(); ++i)
@@ -108,25 +99,12 @@ void read_end_of_turn(GgufMetadata& metadata, const Vocabulary& vocabulary, Chat
   if (end && chat.end_of_answer.empty()) chat.end_of_answer = vocabulary.pieces[size_t(*end)];
 }
 
-void read_chat(GgufMetadata& metadata, const Vocabulary& vocabulary, Model& model) {
-  if (const auto jinja = metadata.text("tokenizer.chat_template")) {
-    const std::string eos = vocabulary.eos ? vocabulary.pieces[size_t(*vocabulary.eos)] : std::string();
-    try {
-      model.chat = detect_chat(*jinja, eos);
-    } catch (const Error& error) {
-      model.chat_error = Error(error.kind, metadata.path() + ": " + error.what(), error.hint);
-    }
-  }
-  read_end_of_turn(metadata, vocabulary, model.chat);
-}
-
-void read_text(GgufMetadata& metadata, Model& model) try {
+void read_text(GgufMetadata& metadata, Model& model) {
   const Vocabulary vocabulary = read_gguf_vocabulary(metadata, size_t(model.config.vocabulary));
   model.tokenizer = make_tokenizer(vocabulary);
-  read_chat(metadata, vocabulary, model);
-} catch (const Error& error) {
-  if (std::string_view(error.what()).starts_with(metadata.path())) throw;
-  throw Error(error.kind, metadata.path() + ": " + error.what(), error.hint);
+  if (const auto jinja = metadata.text("tokenizer.chat_template"))
+    set_chat(model, vocabulary, *jinja, metadata.path());
+  read_end_of_turn(metadata, vocabulary, model.chat);
 }
 
 // Keys that describe: whatever they say, logits and tokens are the same.
@@ -149,17 +127,17 @@ bool is_harmless(std::string_view key, std::string_view architecture) {
 }
 
 void refuse_unread(const Gguf& file, std::string_view architecture) {
-  const std::string& path = file.metadata.path();
+  constexpr const char* kHint = "kveval refuses rather than guesses: use a checkpoint without it";
   for (const std::string_view key : file.metadata.unread())
     if (!is_harmless(key, architecture))
-      throw file_error(path,
-                       fmt::format("key {} is unknown, so kveval cannot tell what it changes", quote(key)));
+      throw file.metadata.error(key, "is unknown, so kveval cannot tell what it changes", kHint);
   const auto unused = file.tensors.unused();
   if (!unused.empty())
     throw file_error(
-        path,
+        file.metadata.path(),
         fmt::format("tensor {} is unknown to the architecture {} as kveval runs it{}", quote(unused[0]),
-                    architecture, unused.size() > 1 ? fmt::format(" ({} such tensors)", unused.size()) : ""));
+                    architecture, unused.size() > 1 ? fmt::format(" ({} such tensors)", unused.size()) : ""),
+        kHint);
 }
 
 }  // namespace
@@ -168,21 +146,20 @@ Model read_gguf_model(const std::string& path) {
   Gguf file = read_gguf(path);
   // The blocks of Q4_0 and Q8_0 were others under version 1.
   constexpr uint64_t kQuantizationVersion = 2;
-  if (file.metadata.count("general.quantization_version", UINT64_MAX).value_or(kQuantizationVersion) !=
-      kQuantizationVersion)
-    throw file_error(path, "key 'general.quantization_version' is not 2");
+  const auto version = file.metadata.count("general.quantization_version", UINT64_MAX);
+  if (version.value_or(kQuantizationVersion) != kQuantizationVersion)
+    throw file.metadata.error("general.quantization_version",
+                              fmt::format("is {}, kveval reads {}", *version, kQuantizationVersion),
+                              "quantize the checkpoint again with a current llama.cpp");
   const GgufArchitecture& architecture = gguf_architecture(file.metadata);
   Model model;
   model.name = std::filesystem::absolute(path).lexically_normal().string();
   model.config = read_gguf_config(file, architecture);
   model.weights = read_weights(file, model.config, architecture);
-  read_text(file.metadata, model);
+  naming(path, [&] { read_text(file.metadata, model); });
   refuse_unread(file, architecture.name);
-  check_shapes(model);
-  model.hash = hash_of(model.config, model.weights);
-  file.tensors.check_intact();
-  for (const Tensor& tensor : file.tensors.all()) file.tensors.release(tensor);  // hashing read all of them
   model.files = std::move(file.tensors);
+  finish_loading(model);
   return model;
 }
 

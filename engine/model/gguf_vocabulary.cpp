@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "engine/model/file_error.h"
+#include "engine/error.h"
 
 namespace kveval {
 namespace {
@@ -18,21 +18,20 @@ std::optional<Token> read_id(GgufMetadata& metadata, std::string_view key) {
 // kveval puts nothing behind a prompt and takes nothing out of it.
 void refuse_if_set(GgufMetadata& metadata, std::string_view key, std::string_view what) {
   if (metadata.flag(key).value_or(false))
-    throw file_error(metadata.path(), fmt::format("key {} is true: kveval does not {}", quote(key), what));
+    throw metadata.error(key, fmt::format("is true: kveval does not {}", what));
 }
 
 void read_pieces(GgufMetadata& metadata, size_t rows, Vocabulary& vocabulary) {
   const auto pieces = metadata.texts("tokenizer.ggml.tokens");
-  if (!pieces) throw file_error(metadata.path(), "key 'tokenizer.ggml.tokens' is missing");
+  if (!pieces) throw metadata.error("tokenizer.ggml.tokens", "is missing");
   if (pieces->size() > rows)
-    throw file_error(
-        metadata.path(),
-        fmt::format("key 'tokenizer.ggml.tokens' has {} pieces, tensor 'token_embd.weight' {} rows",
-                    pieces->size(), rows));
+    throw metadata.error(
+        "tokenizer.ggml.tokens",
+        fmt::format("has {} pieces, tensor 'token_embd.weight' {} rows", pieces->size(), rows));
   vocabulary.pieces.assign(pieces->begin(), pieces->end());
 
   const auto kinds = metadata.integers("tokenizer.ggml.token_type", INT32_MIN, INT32_MAX);
-  if (!kinds) throw file_error(metadata.path(), "key 'tokenizer.ggml.token_type' is missing");
+  if (!kinds) throw metadata.error("tokenizer.ggml.token_type", "is missing");
   vocabulary.kinds.reserve(kinds->size());
   for (const int64_t kind : *kinds) vocabulary.kinds.push_back(piece_kind(kind));
 }

@@ -12,8 +12,6 @@
 namespace kveval {
 namespace {
 
-constexpr int64_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxWidth = 1 << 17, kMaxContext = 1 << 24;
-
 // What a class of transformers takes for keys that a config.json leaves out; 0: it must be there.
 struct Class {
   std::string_view model_type, architecture;
@@ -197,6 +195,43 @@ void read_ropes(JsonKeys& keys, bool is_gemma, ModelConfig& model) {
   for (LayerConfig& layer : model.layers) layer.rope = layer.window > 0 ? 1 : 0;
 }
 
+std::vector<LayerConfig> read_layers(JsonKeys& keys, const Class& of) {
+  LayerConfig layer;
+  const int layers = size_in(keys, "num_hidden_layers", of.layers, kMaxLayers);
+  layer.heads = size_in(keys, "num_attention_heads", of.heads, kMaxHeads);
+  // As many as heads where the class says so, and where the file says null.
+  const bool has_own = of.kv_heads > 0 && !keys.has_null("num_key_value_heads");
+  layer.kv_heads = size_in(keys, "num_key_value_heads", has_own ? of.kv_heads : layer.heads, kMaxHeads);
+  layer.ff = size_in(keys, "intermediate_size", of.ff, kMaxFeedForward);
+  if (layer.heads % layer.kv_heads != 0)
+    throw keys.error("num_key_value_heads",
+                     fmt::format("is {}, which does not divide {} heads", layer.kv_heads, layer.heads));
+  std::vector<LayerConfig> all(size_t(layers), layer);
+  const std::vector<int> windows = read_windows(keys, of, layers);
+  for (size_t i = 0; i < windows.size(); ++i) all[i].window = windows[i];
+  return all;
+}
+
+int read_head_dim(JsonKeys& keys, const Class& of, int width, int heads) {
+  const int when_absent = of.head_dim > 0 ? of.head_dim : std::max(1, width / heads);
+  const int head_dim = size_in(keys, "head_dim", when_absent, kMaxHeadDim);
+  if (!keys.has("head_dim") && of.head_dim == 0 && width % heads != 0)
+    throw keys.error("num_attention_heads",
+                     fmt::format("is {}, which does not divide hidden_size {}", heads, width));
+  if (!is_known_head_dim(head_dim))
+    throw keys.error("head_dim", fmt::format("is {}; kveval knows 64, 128 and 256", head_dim));
+  return head_dim;
+}
+
+void read_gemma_scales(JsonKeys& keys, ModelConfig& model) {
+  model.embedding_scale = float(std::sqrt(double(model.width)));
+  const double scalar = keys.number("query_pre_attn_scalar").value_or(256);
+  if (!(scalar > 0)) throw keys.error("query_pre_attn_scalar", fmt::format("is {}, not above 0", scalar));
+  model.score_scale = 1 / std::sqrt(scalar);
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"})
+    if (keys.has(key)) throw keys.error(key, "is set, and kveval does not cap logits");
+}
+
 ModelConfig read_model(JsonKeys& keys, const Class& of) {
   const bool is_gemma = of.model_type == "gemma3_text";
   ModelConfig model;
@@ -205,52 +240,17 @@ ModelConfig read_model(JsonKeys& keys, const Class& of) {
   model.vocabulary = size_in(keys, "vocab_size", of.vocabulary, int64_t(kMaxPieces));
   model.context = size_in(keys, "max_position_embeddings", of.context, kMaxContext);
   model.activation = read_activation(keys, is_gemma);
-
-  LayerConfig layer;
-  const int layers = size_in(keys, "num_hidden_layers", of.layers, kMaxLayers);
-  layer.heads = size_in(keys, "num_attention_heads", of.heads, kMaxHeads);
-  // As many as heads where the class says so, and where the file says null.
-  const bool has_own = of.kv_heads > 0 && !keys.has_null("num_key_value_heads");
-  layer.kv_heads = size_in(keys, "num_key_value_heads", has_own ? of.kv_heads : layer.heads, kMaxHeads);
-  layer.ff = size_in(keys, "intermediate_size", of.ff, 8 * kMaxWidth);
-  if (layer.heads % layer.kv_heads != 0)
-    throw keys.error("num_key_value_heads",
-                     fmt::format("is {}, which does not divide {} heads", layer.kv_heads, layer.heads));
-  model.layers.assign(size_t(layers), layer);
-  const std::vector<int> windows = read_windows(keys, of, layers);
-  for (size_t i = 0; i < windows.size(); ++i) model.layers[i].window = windows[i];
-
-  model.head_dim = size_in(keys, "head_dim",
-                           of.head_dim > 0 ? of.head_dim : std::max(1, model.width / layer.heads), kMaxWidth);
-  if (!keys.has("head_dim") && of.head_dim == 0 && model.width % layer.heads != 0)
-    throw keys.error("num_attention_heads",
-                     fmt::format("is {}, which does not divide hidden_size {}", layer.heads, model.width));
-  if (model.head_dim != 64 && model.head_dim != 128 && model.head_dim != 256)
-    throw keys.error("head_dim", fmt::format("is {}; kveval knows 64, 128 and 256", model.head_dim));
-
+  model.layers = read_layers(keys, of);
+  model.head_dim = read_head_dim(keys, of, model.width, model.layers[0].heads);
   const double epsilon = keys.number("rms_norm_eps").value_or(1e-6);
   if (!(epsilon > 0 && epsilon < 1))
     throw keys.error("rms_norm_eps", fmt::format("is {}, not between 0 and 1", epsilon));
   model.norm_epsilon = float(epsilon);
-  if (is_gemma) {
-    model.embedding_scale = float(std::sqrt(double(model.width)));
-    const double scalar = keys.number("query_pre_attn_scalar").value_or(256);
-    if (!(scalar > 0)) throw keys.error("query_pre_attn_scalar", fmt::format("is {}, not above 0", scalar));
-    model.score_scale = 1 / std::sqrt(scalar);
-    for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"})
-      if (keys.has(key)) throw keys.error(key, "is set, and kveval does not cap logits");
-  }
+  if (is_gemma) read_gemma_scales(keys, model);
   // qwen2's biases are not up to its files; where others have one, the output has one too.
   keys.require("attention_bias", of.qkv_biases);
   read_ropes(keys, is_gemma, model);
   return model;
-}
-
-std::vector<Token> token_ids(JsonKeys& keys, std::string_view key) {
-  std::vector<Token> ids;
-  for (const int64_t id : keys.integers(key, -1, int64_t(kMaxPieces) - 1))
-    if (id >= 0) ids.push_back(Token(id));  // -1: none, in old files
-  return ids;
 }
 
 void read_shared(JsonKeys& keys, HfConfig& config) {
@@ -276,12 +276,16 @@ HfConfig read_text_model(JsonKeys& keys) {
 
 }  // namespace
 
+std::vector<Token> token_ids(JsonKeys& keys, std::string_view key) {
+  std::vector<Token> ids;
+  for (const int64_t id : keys.integers(key, -1, int64_t(kMaxPieces) - 1))
+    if (id >= 0) ids.push_back(Token(id));  // -1: none, in old files
+  return ids;
+}
+
 HfConfig read_hf_config(const std::string& path, const nlohmann::json& document) {
   JsonKeys keys(path, document);
-  if (keys.text("model_type") != "gemma3") {
-    JsonKeys fresh(path, document);
-    return read_text_model(fresh);
-  }
+  if (keys.text("model_type") != "gemma3") return read_text_model(keys);
   std::optional<JsonKeys> text = keys.object("text_config");
   if (!text) throw keys.error("text_config", "is missing");
   text->require("model_type", "gemma3_text");

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/model/config.h"
@@ -27,6 +28,9 @@ struct HfConfig {
 // `document` is the content of the config.json at `path`. model_type: llama, mistral, qwen2, qwen3,
 // gemma3_text, or gemma3 with a text_config. Throws Error{bad_file} naming file and key.
 HfConfig read_hf_config(const std::string& path, const nlohmann::json& document);
+
+// The ids under `key`: none, one or a list.
+std::vector<Token> token_ids(JsonKeys& keys, std::string_view key);
 
 // The rotations of a model's layers, from either spelling: rope_theta with rope_scaling, or rope_parameters.
 struct HfRopes {

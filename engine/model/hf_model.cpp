@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <initializer_list>
 #include <utility>
 
 #include "engine/model/file_error.h"
@@ -76,18 +74,12 @@ class Loader {
     }
   }
 
-  const Tensor& need(const std::string& name, std::initializer_list<int64_t> shape) {
-    const Tensor* tensor = tensors_.find(name);
-    if (!tensor) throw file_error(directory_, fmt::format("tensor {} is missing", quote(name)));
-    if (!std::ranges::equal(tensor->shape, shape))
-      throw file_error(directory_,
-                       fmt::format("tensor {} is {} where config.json asks for {}", quote(name),
-                                   shape_text(tensor->shape), shape_text(std::vector<int64_t>(shape))));
-    return *tensor;
+  Tensor matrix(const std::string& name, int64_t rows, int64_t cols) {
+    return tensors_.need(name, {rows, cols});
   }
-
-  Tensor matrix(const std::string& name, int64_t rows, int64_t cols) { return need(name, {rows, cols}); }
-  std::vector<float> vector(const std::string& name, int64_t size) { return floats_of(need(name, {size})); }
+  std::vector<float> vector(const std::string& name, int64_t size) {
+    return floats_of(tensors_.need(name, {size}));
+  }
 
   std::vector<float> norm(const std::string& name, int64_t size) {
     std::vector<float> values = vector(name, size);
@@ -167,10 +159,7 @@ Model read_hf_model(const std::string& directory) {
   model.cache_scales = loader.cache_scales();
   loader.refuse_unused();
   read_hf_text(name, config, model);
-  check_shapes(model);
-  model.hash = hash_of(model.config, model.weights);
-  model.files.check_intact();
-  for (const Tensor& tensor : model.files.all()) model.files.release(tensor);  // hashing read all of them
+  finish_loading(model);
   return model;
 }
 

@@ -1,17 +1,12 @@
 // RoPE as config.json describes it.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "engine/model/file_error.h"
 #include "engine/model/hf_config.h"
 #include "engine/model/rope.h"
 
 namespace kveval {
 namespace {
-
-constexpr double kLongestContext = 1 << 24;  // tokens
 
 // What one rotation is made of, whichever keys said so.
 struct Plan {
@@ -57,7 +52,7 @@ Rope yarn(JsonKeys& keys, const Plan& plan, int& context) {
   if (!(yarn.beta_fast > yarn.beta_slow)) throw keys.error("beta_fast", "is not above beta_slow");
   if (keys.has("attention_factor")) yarn.attention_factor = need_above(keys, "attention_factor", 0);
   keys.require("truncate", true);
-  context = int(std::clamp(yarn.original_context * yarn.factor, double(plan.context), kLongestContext));
+  context = yarn_context(yarn, plan.context);
   return yarn_rope(plan.theta, plan.head_dim, yarn);
 }
 

@@ -23,20 +23,6 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-// What the readers of engine/text say begins with a file's name, not with where it lies.
-template <class Read>
-auto from(const std::string& directory, const Read& read) {
-  try {
-    return read();
-  } catch (const Error& error) { throw file_error(directory, error.what(), error.hint); }
-}
-
-std::optional<Token> id_of(const Vocabulary& vocabulary, const std::string& piece) {
-  const auto found = std::ranges::find(vocabulary.pieces, piece);
-  if (found == vocabulary.pieces.end()) return std::nullopt;
-  return Token(found - vocabulary.pieces.begin());
-}
-
 // As many pieces as the model has rows. Checkpoints pad their embedding; those of Gemma 3 without images
 // leave out the row of the image token, which no text can hold.
 void fit(Vocabulary& vocabulary, size_t rows, const std::string& path) {
@@ -56,8 +42,7 @@ std::vector<Token> ending_tokens(const fs::path& folder, const HfConfig& config)
   if (!is_there(path)) return config.eos;
   const nlohmann::json document = read_json_file(path.string(), kMaxTextBytes);
   JsonKeys keys(path.string(), document);
-  std::vector<Token> ids;
-  for (const int64_t id : keys.integers("eos_token_id", 0, int64_t(kMaxPieces) - 1)) ids.push_back(Token(id));
+  const std::vector<Token> ids = token_ids(keys, "eos_token_id");
   return ids.empty() ? config.eos : ids;
 }
 
@@ -65,7 +50,7 @@ void set_special_tokens(Vocabulary& vocabulary, const TokenizerConfig& named, co
                         const std::vector<Token>& ending, const std::string& path) {
   const auto named_id = [&](const char* key, const std::optional<std::string>& piece) {
     if (!piece) return std::optional<Token>();
-    const std::optional<Token> id = id_of(vocabulary, *piece);
+    const std::optional<Token> id = find_piece(vocabulary, *piece);
     if (!id) throw file_error(path, fmt::format("'{}' is {}, which is no piece", key, quote(*piece)));
     return id;
   };
@@ -94,20 +79,16 @@ void read_hf_text(const std::string& directory, const HfConfig& config, Model& m
         directory, "has no tokenizer.json",
         "kveval reads no tokenizer.model: save the tokenizer once with transformers, or use a GGUF file");
   Vocabulary vocabulary =
-      from(directory, [&] { return read_tokenizer_json(read_text_file(path, kMaxTokenizerBytes)); });
+      naming(directory, [&] { return read_tokenizer_json(read_text_file(path, kMaxTokenizerBytes)); });
   TokenizerConfig named;
   if (is_there(config_path))
     named =
-        from(directory, [&] { return read_tokenizer_config(read_text_file(config_path, kMaxTextBytes)); });
+        naming(directory, [&] { return read_tokenizer_config(read_text_file(config_path, kMaxTextBytes)); });
   fit(vocabulary, size_t(config.model.vocabulary), path);
   set_special_tokens(vocabulary, named, config, ending_tokens(folder, config), config_path);
-  model.tokenizer = from(directory, [&] { return make_tokenizer(vocabulary); });
+  model.tokenizer = naming(directory, [&] { return make_tokenizer(vocabulary); });
 
-  const std::optional<std::string> jinja = chat_template(folder, named);
-  if (!jinja) return;
-  try {
-    model.chat = detect_chat(*jinja, vocabulary.eos ? vocabulary.pieces[size_t(*vocabulary.eos)] : "");
-  } catch (const Error& error) { model.chat_error = error; }
+  if (const auto jinja = chat_template(folder, named)) set_chat(model, vocabulary, *jinja, directory);
 }
 
 }  // namespace kveval

@@ -52,8 +52,8 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
     if (address < region->begin.load() || address >= end) continue;
     // All the rest at once: page by page, a large file would run out of maps.
     const uintptr_t page = address & ~(page_size - 1);
-    void* const at =
-        reinterpret_cast<void*>(page);  // NOLINT(performance-no-int-to-ptr): where the read faulted
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): where the read faulted
+    void* const at = reinterpret_cast<void*>(page);
     region->lost.store(true);
     if (mmap(at, end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at) {
       errno = saved_errno;
@@ -64,9 +64,8 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
     previous_action.sa_sigaction(signal, info, context);
   else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN)
     previous_action.sa_handler(signal);
-  else
-    sigaction(SIGBUS, &previous_action,
-              nullptr);  // the read faults again and ends the process as it always did
+  else  // the read faults again and ends the process as it always did
+    sigaction(SIGBUS, &previous_action, nullptr);
 }
 
 void install_handler_once() {

@@ -14,6 +14,8 @@
 #include <span>
 #include <string>
 
+#include "engine/error.h"
+
 namespace kveval {
 
 struct MappedRegion;
@@ -44,5 +46,17 @@ class MappedFile {
   std::span<const std::byte> bytes_;
   MappedRegion* region_;  // what the signal handler knows of this map
 };
+
+// Runs `read`. When the file lost bytes meanwhile that is the Error, whatever `read` made of what was left.
+template <class Read>
+void read_intact(const MappedFile& file, const Read& read) {
+  try {
+    read();
+  } catch (const Error&) {
+    file.check_intact();
+    throw;
+  }
+  file.check_intact();
+}
 
 }  // namespace kveval

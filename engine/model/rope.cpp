@@ -74,9 +74,15 @@ Rope yarn_rope(double theta, int head_dim, const Yarn& yarn) {
     const double slowed = std::clamp((double(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
     rope.frequencies[i] = rope.frequencies[i] / yarn.factor * slowed + rope.frequencies[i] * (1 - slowed);
   }
-  rope.magnitude = yarn.attention_factor > 0 ? yarn.attention_factor : 0.1 * det::log(yarn.factor) + 1;
+  rope.magnitude = yarn.attention_factor > 0 ? yarn.attention_factor : yarn_magnitude(yarn.factor);
   rope.text += fmt::format(", YaRN scaling by {} from {} tokens", yarn.factor, yarn.original_context);
   return rope;
+}
+
+double yarn_magnitude(double factor) { return 0.1 * det::log(factor) + 1; }
+
+int yarn_context(const Yarn& yarn, int context) {
+  return int(std::clamp(yarn.original_context * yarn.factor, double(context), double(kMaxContext)));
 }
 
 RopeTable make_rope_table(const Rope& rope, int context) {

@@ -40,9 +40,13 @@ struct Yarn {
   double factor = 1;
   double original_context = 0;
   double beta_fast = 32, beta_slow = 1;
-  double attention_factor = 0;  // 0: 0.1 ln(factor) + 1
+  double attention_factor = 0;  // 0: yarn_magnitude(factor)
 };
 Rope yarn_rope(double theta, int head_dim, const Yarn& yarn);
+double yarn_magnitude(double factor);  // 0.1 ln(factor) + 1
+// What a model of `context` reaches with it: some checkpoints state the length before the stretch, some the
+// one behind it.
+int yarn_context(const Yarn& yarn, int context);
 
 RopeTable make_rope_table(const Rope& rope, int context);
 

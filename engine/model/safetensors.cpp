@@ -201,8 +201,7 @@ class HeaderHandler : public RefuseAll {
       at_ = At::metadata_value;
       return;
     }
-    if (name.empty() ||
-        std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
+    if (name.empty() || has_control_characters(name))
       throw unexpected(
           fmt::format("a tensor whose name is empty or has control characters: {}", quote(name)));
     if (places_.size() == kMaxTensors) throw unexpected(fmt::format("more than {} tensors", kMaxTensors));
@@ -322,13 +321,7 @@ void read_mapped(const std::shared_ptr<const MappedFile>& file, std::vector<Tens
 
 std::shared_ptr<const MappedFile> read_file(const std::string& path, std::vector<Tensor>& tensors) {
   std::shared_ptr<const MappedFile> file = MappedFile::open(path);
-  try {
-    read_mapped(file, tensors);
-  } catch (const Error&) {
-    file->check_intact();  // what looks malformed may be a file that was cut short meanwhile: say so
-    throw;
-  }
-  file->check_intact();
+  read_intact(*file, [&] { read_mapped(file, tensors); });
   return file;
 }
 
@@ -394,15 +387,15 @@ class IndexHandler : public RefuseAll {
 };
 
 void check_shard_name(const std::string& index_path, const std::string& name) {
-  const bool plain = !name.empty() && std::ranges::all_of(name, [](char c) {
-    return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f && c != '/' && c != '\\';
-  });
-  if (!plain || name.find("..") != std::string::npos || !name.ends_with(".safetensors"))
+  const bool is_plain = !has_control_characters(name) && name.find_first_of("/\\") == std::string::npos &&
+                        name.find("..") == std::string::npos;
+  if (!is_plain || !name.ends_with(".safetensors"))
     throw file_error(index_path,
                      fmt::format("lists {}, which is no plain name of a .safetensors file", quote(name)));
 }
 
-TensorSet read_index(const std::string& index_path) {
+// `path` is what the caller named: the folder, or the index itself.
+TensorSet read_index(const std::string& path, const std::string& index_path) {
   const std::shared_ptr<const MappedFile> index = MappedFile::open(index_path);
   if (index->bytes().size() > kMaxHeaderBytes)
     throw file_error(index_path, fmt::format("is longer than the limit of {} bytes", kMaxHeaderBytes));
@@ -430,7 +423,7 @@ TensorSet read_index(const std::string& index_path) {
       throw file_error(index_path, fmt::format("has more than {} tensors", kMaxTensors));
     files.push_back(file);
   }
-  TensorSet set(std::move(tensors), std::move(files));
+  TensorSet set(path, std::move(tensors), std::move(files));
 
   std::vector<bool> listed(set.all().size());
   IndexHandler places(index_path, [&](const std::string& name, const std::string& file) {
@@ -463,10 +456,10 @@ TensorSet read_safetensors(const std::string& path) {
     if (!std::filesystem::exists(file, ignored))
       throw file_error(path, "has neither model.safetensors nor model.safetensors.index.json");
   }
-  if (file.ends_with(".json")) return read_index(file);
+  if (file.ends_with(".json")) return read_index(path, file);
   std::vector<Tensor> tensors;
   std::vector<std::shared_ptr<const MappedFile>> files{read_file(file, tensors)};
-  return TensorSet(std::move(tensors), std::move(files));
+  return TensorSet(path, std::move(tensors), std::move(files));
 }
 
 }  // namespace kveval

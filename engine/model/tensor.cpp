@@ -72,8 +72,10 @@ void dequantize_row(const Tensor& tensor, int64_t row, float* out) {
 
 std::string shape_text(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-TensorSet::TensorSet(std::vector<Tensor> tensors, std::vector<std::shared_ptr<const MappedFile>> files)
-    : tensors_(std::move(tensors)),
+TensorSet::TensorSet(std::string path, std::vector<Tensor> tensors,
+                     std::vector<std::shared_ptr<const MappedFile>> files)
+    : path_(std::move(path)),
+      tensors_(std::move(tensors)),
       by_name_(tensors_.size()),
       used_(tensors_.size()),
       files_(std::move(files)) {
@@ -82,8 +84,7 @@ TensorSet::TensorSet(std::vector<Tensor> tensors, std::vector<std::shared_ptr<co
   for (size_t i = 1; i < by_name_.size(); ++i) {
     const Tensor& tensor = tensors_[by_name_[i]];
     if (tensor.name == tensors_[by_name_[i - 1]].name)
-      throw file_error(files_.empty() ? "model" : files_.front()->path(),
-                       fmt::format("tensor {} occurs twice", quote(tensor.name)));
+      throw file_error(path_, fmt::format("tensor {} occurs twice", quote(tensor.name)));
   }
 }
 
@@ -101,10 +102,16 @@ const Tensor* TensorSet::find(std::string_view name) {
 
 const Tensor& TensorSet::need(std::string_view name) {
   const Tensor* const tensor = find(name);
-  if (tensor == nullptr)
-    throw file_error(files_.empty() ? "model" : files_.front()->path(),
-                     fmt::format("tensor {} is missing", quote(name)));
+  if (tensor == nullptr) throw file_error(path_, fmt::format("tensor {} is missing", quote(name)));
   return *tensor;
+}
+
+const Tensor& TensorSet::need(std::string_view name, std::initializer_list<int64_t> shape) {
+  const Tensor& tensor = need(name);
+  if (!std::ranges::equal(tensor.shape, shape))
+    throw file_error(path_, fmt::format("tensor {} is {} where the configuration needs {}", quote(name),
+                                        shape_text(tensor.shape), shape_text({shape.begin(), shape.end()})));
+  return tensor;
 }
 
 std::vector<std::string_view> TensorSet::unused() const {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,21 +69,24 @@ std::string shape_text(std::span<const int64_t> shape);  // "[49152, 576]"
 class TensorSet {
  public:
   TensorSet() = default;
-  // Throws Error{bad_file} naming a tensor that occurs twice.
-  TensorSet(std::vector<Tensor> tensors, std::vector<std::shared_ptr<const MappedFile>> files);
+  // `path` begins the messages. Throws Error{bad_file} naming a tensor that occurs twice.
+  TensorSet(std::string path, std::vector<Tensor> tensors,
+            std::vector<std::shared_ptr<const MappedFile>> files);
 
   std::span<const Tensor> all() const { return tensors_; }  // in the order of the files
   const Tensor* peek(std::string_view name) const;          // null when absent
   const Tensor* find(std::string_view name);                // the same, and marks it as used
-  const Tensor& need(std::string_view name);                // throws Error{bad_file} when absent
-  std::vector<std::string_view> unused() const;             // names in the order of the files
+  // The same, but throws Error{bad_file} naming the tensor when it is absent or of another shape.
+  const Tensor& need(std::string_view name);
+  const Tensor& need(std::string_view name, std::initializer_list<int64_t> shape);
+  std::vector<std::string_view> unused() const;  // names in the order of the files
 
   std::span<const std::shared_ptr<const MappedFile>> files() const { return files_; }
-  void release(
-      const Tensor& tensor) const;  // its resident pages are dropped; reading it again loads them again
-  void check_intact() const;        // throws Error{bad_file} when a file lost bytes while mapped
+  void release(const Tensor& tensor) const;  // drops its resident pages: reading it again loads them again
+  void check_intact() const;                 // throws Error{bad_file} when a file lost bytes while mapped
 
  private:
+  std::string path_;
   std::vector<Tensor> tensors_;
   std::vector<uint32_t> by_name_;  // indices into tensors_, sorted by name
   std::vector<bool> used_;

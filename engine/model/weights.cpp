@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <string_view>
 #include <utility>
 
 #include "engine/hash.h"
+#include "engine/model/file_error.h"
 
 namespace kveval {
 namespace {
@@ -103,6 +104,13 @@ bool has_tied_head(const Weights& weights) {
   return weights.head.data.data() == weights.embedding.data.data();
 }
 
+void set_chat(Model& model, const Vocabulary& vocabulary, std::string_view jinja, const std::string& path) {
+  const std::string eos = vocabulary.eos ? vocabulary.pieces[size_t(*vocabulary.eos)] : std::string();
+  try {
+    model.chat = naming(path, [&] { return detect_chat(jinja, eos); });
+  } catch (const Error& error) { model.chat_error = error; }
+}
+
 void check_shapes(const Model& model) {
   const ModelConfig& config = model.config;
   const Weights& weights = model.weights;
@@ -131,6 +139,13 @@ std::string hash_of(const ModelConfig& config, const Weights& weights) {
   append_hash(text, weights.output_norm);
   append_hash(text, weights.head);
   return hash_hex(text);
+}
+
+void finish_loading(Model& model) {
+  check_shapes(model);
+  model.hash = hash_of(model.config, model.weights);
+  model.files.check_intact();
+  for (const Tensor& tensor : model.files.all()) model.files.release(tensor);
 }
 
 }  // namespace kveval

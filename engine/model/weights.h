@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/error.h"
@@ -12,6 +13,7 @@
 #include "engine/model/tensor.h"
 #include "engine/text/chat.h"
 #include "engine/text/tokenizer.h"
+#include "engine/text/vocabulary.h"
 
 namespace kveval {
 
@@ -52,8 +54,7 @@ struct Model {
   Weights weights;
   std::shared_ptr<const Tokenizer> tokenizer;
   ChatTemplate chat = plain_chat();
-  std::optional<Error>
-      chat_error{};  // why the checkpoint's own template is not understood; `chat` is then plain
+  std::optional<Error> chat_error{};  // why the checkpoint's template is not understood; `chat` is then plain
   CacheScales cache_scales{};
   TensorSet files{};  // what the tensors of a checkpoint view; empty for computed weights
 };
@@ -66,10 +67,17 @@ std::vector<float> floats_of(const Tensor& tensor);
 
 bool has_tied_head(const Weights& weights);
 
+// Fills in chat, or chat_error. `jinja` is the template that the file at `path` holds.
+void set_chat(Model& model, const Vocabulary& vocabulary, std::string_view jinja, const std::string& path);
+
 // Throws Error{bad_file} naming the first tensor whose shape does not follow from the configuration.
 void check_shapes(const Model& model);
 
 // What Model::hash holds: changes with any bit of the configuration or of a weight.
 std::string hash_of(const ModelConfig& config, const Weights& weights);
+
+// Ends the loading of a checkpoint: check_shapes(), the hash, and letting go of the files' pages, all of
+// which hashing has read. Throws Error{bad_file}, also when a file lost bytes meanwhile.
+void finish_loading(Model& model);
 
 }  // namespace kveval

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/quote.h"
 #include "engine/text/pre_tokenizer.h"
 #include "engine/text/special_tokens.h"
 #include "engine/text/utf8.h"
@@ -258,7 +259,7 @@ class ByteBpeTokenizer : public Tokenizer {
       switch (vocabulary.kinds[id]) {
         case PieceKind::normal: {
           auto text = byte_alphabet().read(piece);
-          if (!text) throw bad(fmt::format("has a piece outside the byte alphabet, {} {}", id, shown(piece)));
+          if (!text) throw bad(fmt::format("has a piece outside the byte alphabet, {} {}", id, quote(piece)));
           if (text->size() == 1) bytes_[static_cast<unsigned char>(text->front())] = Token(id);
           texts_[id] = std::move(*text);
           break;
@@ -271,7 +272,7 @@ class ByteBpeTokenizer : public Tokenizer {
         case PieceKind::unknown: specials_.add(piece, Token(id)); break;
         case PieceKind::unused: break;
         case PieceKind::byte:
-          throw bad(fmt::format("is byte-level and has a byte piece, {} {}", id, shown(piece)));
+          throw bad(fmt::format("is byte-level and has a byte piece, {} {}", id, quote(piece)));
       }
     }
   }
@@ -285,18 +286,18 @@ class ByteBpeTokenizer : public Tokenizer {
       const std::string_view merge = vocabulary.merges[rank];
       const size_t space = merge.find(' ', 1);
       if (space == std::string_view::npos || space + 1 == merge.size())
-        throw bad(fmt::format("has a merge that is no pair, {} {}", rank, shown(merge)));
+        throw bad(fmt::format("has a merge that is no pair, {} {}", rank, quote(merge)));
       const std::string_view left = merge.substr(0, space), right = merge.substr(space + 1);
       const auto id_of = [&](std::string_view piece) {
         const auto found = ids.find(piece);
         if (found == ids.end())
-          throw bad(fmt::format("has no piece {}, which merge {} names", shown(piece), rank));
+          throw bad(fmt::format("has no piece {}, which merge {} names", quote(piece), rank));
         return found->second;
       };
       const Token left_id = id_of(left), right_id = id_of(right);
       const Token product = id_of(std::string(left).append(right));
       if (!merges_.add(left_id, right_id, {uint32_t(rank), product}))
-        throw bad(fmt::format("has the merge {} twice", shown(merge)));
+        throw bad(fmt::format("has the merge {} twice", quote(merge)));
     }
   }
 

@@ -8,6 +8,7 @@
 
 #include "engine/error.h"
 #include "engine/hash.h"
+#include "engine/quote.h"
 #include "engine/text/jinja_literals.h"
 #include "engine/text/utf8.h"
 
@@ -24,7 +25,7 @@ struct Template {
 
   Error refuse(const std::string& why) const {
     return Error(ErrorKind::bad_file,
-                 fmt::format("the chat template {} (XXH3 {}) {}", shown(jinja), hash_hex(jinja), why),
+                 fmt::format("the chat template {} (XXH3 {}) {}", quote(jinja), hash_hex(jinja), why),
                  "kveval knows ChatML, Gemma, Llama 3 and Mistral; '--chat plain' asks without a template.");
   }
 
@@ -36,13 +37,13 @@ struct Template {
 
   // What opens an answer must be all that does: more would stand before the answer prefix.
   void require_opening(std::string_view opening) const {
-    if (!writes(opening)) throw refuse(fmt::format("does not write {}", shown(opening)));
+    if (!writes(opening)) throw refuse(fmt::format("does not write {}", quote(opening)));
     for (const JinjaLiteral& literal : literals)
       if (literal.text.find(opening) != std::string::npos && !literal.text.ends_with(opening))
-        throw refuse(fmt::format("opens an answer with {}", shown(literal.text)));
+        throw refuse(fmt::format("opens an answer with {}", quote(literal.text)));
   }
   void require(std::string_view text) const {
-    if (!writes(text)) throw refuse(fmt::format("does not write {}", shown(text)));
+    if (!writes(text)) throw refuse(fmt::format("does not write {}", quote(text)));
   }
 
   bool mentions(std::string_view code) const { return jinja.find(code) != std::string_view::npos; }
@@ -168,10 +169,10 @@ std::string with_spaces(const Template& from, std::string_view mark) {
     if (at > 0 && literal.text[at - 1] == ' ') spaced.insert(0, " ");
     if (end < literal.text.size() && literal.text[end] == ' ') spaced += ' ';
     if (found && *found != spaced)
-      throw from.refuse(fmt::format("writes both {} and {}", shown(*found), shown(spaced)));
+      throw from.refuse(fmt::format("writes both {} and {}", quote(*found), quote(spaced)));
     found = spaced;
   }
-  if (!found) throw from.refuse(fmt::format("does not write {}", shown(mark)));
+  if (!found) throw from.refuse(fmt::format("does not write {}", quote(mark)));
   return *found;
 }
 

@@ -16,8 +16,8 @@ namespace kveval {
 
 struct ChatTemplate {
   std::string family;  // recorded with every run
-  std::string
-      before_prompt;  // opens the user's turn, ahead of the shared prefix; the template's own system text too
+  // Opens the user's turn, ahead of the shared prefix; the template's own system text too.
+  std::string before_prompt;
   std::string before_answer;  // closes it and opens the assistant's, between a question and its answer prefix
   std::string next_prompt{};  // closes the assistant's turn and opens the user's next
 

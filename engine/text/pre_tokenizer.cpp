@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "engine/error.h"
-#include "engine/text/utf8.h"
+#include "engine/quote.h"
 
 namespace kveval {
 namespace {
@@ -127,7 +127,7 @@ const PreTokenizerDefinition& pre_tokenizer_named(std::string_view name) {
       if (alias == name) return definition;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", definition.name);
   }
-  throw Error(ErrorKind::bad_file, fmt::format("the pre-tokenizer {} is unknown", shown(name)),
+  throw Error(ErrorKind::bad_file, fmt::format("the pre-tokenizer {} is unknown", quote(name)),
               "kveval knows " + known + ".");
 }
 

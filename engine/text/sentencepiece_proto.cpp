@@ -7,12 +7,10 @@
 #include <cstdint>
 
 #include "engine/error.h"
-#include "engine/text/utf8.h"
+#include "engine/quote.h"
 
 namespace kveval {
 namespace {
-
-constexpr std::string_view kSpaceMark = "\u2581";
 
 Error bad(const std::string& what) {
   return Error(ErrorKind::bad_file, "the SentencePiece vocabulary " + what,
@@ -62,15 +60,6 @@ std::string with_marks(std::string_view piece) {
   return out;
 }
 
-// "<0x41>" -> 0x41
-std::optional<size_t> byte_of(std::string_view piece) {
-  constexpr std::string_view kDigits = "0123456789ABCDEF";
-  if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return std::nullopt;
-  const size_t high = kDigits.find(piece[3]), low = kDigits.find(piece[4]);
-  if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
-  return high * 16 + low;
-}
-
 // The library insists on one piece of the kind `unknown`. Gemma's GGUF files call theirs a control piece, and
 // name it by its id.
 size_t unknown_piece(const Vocabulary& vocabulary) {
@@ -89,8 +78,8 @@ void check_bytes(const Vocabulary& vocabulary) {
   std::bitset<256> present;
   for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
     if (vocabulary.kinds[id] != PieceKind::byte) continue;
-    const auto byte = byte_of(vocabulary.pieces[id]);
-    if (!byte) throw bad(fmt::format("has {} as a byte piece, {}", shown(vocabulary.pieces[id]), id));
+    const auto byte = byte_of_piece(vocabulary.pieces[id]);
+    if (!byte) throw bad(fmt::format("has {} as a byte piece, {}", quote(vocabulary.pieces[id]), id));
     present.set(*byte);
   }
   if (!present.all())

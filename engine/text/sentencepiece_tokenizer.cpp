@@ -13,7 +13,6 @@
 namespace kveval {
 namespace {
 
-constexpr std::string_view kSpaceMark = "\u2581";
 constexpr size_t kPartBytes = 1024;
 
 static_assert(sizeof(int) == sizeof(Token));

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <unordered_map>
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/quote.h"
 #include "engine/text/pre_tokenizer.h"
 #include "engine/text/tokenizer_json_parser.h"
 #include "engine/text/utf8.h"
@@ -16,11 +18,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kSpaceMark = "\u2581";
 constexpr std::string_view kKnown =
     "kveval knows byte-level BPE with the patterns of GPT-2, SmolLM, Llama 3 and Qwen2, and SentencePiece's "
-    "BPE with "
-    "byte fallback.";
+    "BPE with byte fallback.";
 
 Error bad(const std::string& what) { return Error(ErrorKind::bad_file, "tokenizer.json: " + what); }
 Error unknown(const std::string& what) {
@@ -57,7 +57,7 @@ Token id_member(const json& object, const char* name, std::string_view where) {
 void allow_only(const json& object, std::string_view where, std::initializer_list<std::string_view> names) {
   for (const auto& [name, value] : object.items())
     if (std::ranges::find(names, name) == names.end())
-      throw unknown(fmt::format("{} has an unknown option {}", where, shown(name)));
+      throw unknown(fmt::format("{} has an unknown option {}", where, quote(name)));
 }
 
 // Null is nothing, a Sequence its elements in order, anything else itself.
@@ -75,7 +75,7 @@ std::vector<const json*> steps_of(const json& part, std::string_view where, cons
 }
 
 Error unknown_step(std::string_view where, const json& step) {
-  return unknown(fmt::format("the {} {} is unknown", where, shown(text_member(step, "type", where))));
+  return unknown(fmt::format("the {} {} is unknown", where, quote(text_member(step, "type", where))));
 }
 
 bool is_pattern(const json& step, const char* kind, std::string_view text) {
@@ -131,7 +131,7 @@ std::string read_byte_level_pre_tokenizer(const std::vector<const json*>& steps)
   const std::string text =
       pattern.is_object() ? text_member(pattern, "Regex", "the pre-tokenizer Split") : "";
   const PreTokenizerDefinition* const definition = pre_tokenizer_with_pattern(text);
-  if (!definition) throw unknown(fmt::format("the pre-tokenizer's pattern {} is unknown", shown(text)));
+  if (!definition) throw unknown(fmt::format("the pre-tokenizer's pattern {} is unknown", quote(text)));
   return std::string(definition->name);
 }
 
@@ -156,7 +156,7 @@ SpacePrefix read_sentencepiece_prefix(const Normalizer& normalizer, const std::v
   if (scheme == "never") return SpacePrefix::none;
   if (scheme == "first") return SpacePrefix::first_bare_text;
   if (scheme == "always") return SpacePrefix::every_bare_text;
-  throw unknown(fmt::format("the pre-tokenizer Metaspace has an unknown scheme {}", shown(scheme)));
+  throw unknown(fmt::format("the pre-tokenizer Metaspace has an unknown scheme {}", quote(scheme)));
 }
 
 void check_byte_level_decoder(const json& part) {
@@ -198,10 +198,8 @@ void read_post_processor(const json& part, Vocabulary& vocabulary) {
     const json& special = single[0].is_object() ? member(single[0], "SpecialToken") : single[0];
     if (!special.is_object()) throw unknown("the post-processor adds more than a BOS token");
     const std::string name = text_member(special, "id", "post-processor");
-    const auto found = std::ranges::find(vocabulary.pieces, name);
-    if (found == vocabulary.pieces.end())
-      throw bad(fmt::format("the post-processor adds {}, which is no piece", shown(name)));
-    vocabulary.bos = Token(found - vocabulary.pieces.begin());
+    vocabulary.bos = find_piece(vocabulary, name);
+    if (!vocabulary.bos) throw bad(fmt::format("the post-processor adds {}, which is no piece", quote(name)));
     vocabulary.add_bos = true;
   }
 }
@@ -223,7 +221,7 @@ std::vector<AddedToken> read_added_tokens(const json& list) {
                      .special = flag_member(token, "special", false, "an added token")});
     for (const char* option : {"single_word", "lstrip", "rstrip"})
       if (flag_member(token, option, false, "an added token"))
-        throw unknown(fmt::format("the added token {} has the option {}", shown(added.back().text), option));
+        throw unknown(fmt::format("the added token {} has the option {}", quote(added.back().text), option));
   }
   return added;
 }
@@ -235,7 +233,7 @@ void place_pieces(std::vector<ModelTables::Piece> pieces, const std::vector<Adde
   const auto id_of = &ModelTables::Piece::id;
   std::ranges::sort(pieces, {}, id_of);
   if (const auto twice = std::ranges::adjacent_find(pieces, {}, id_of); twice != pieces.end())
-    throw bad(fmt::format("{} and {} have the same id, {}", shown(twice->text), shown((twice + 1)->text),
+    throw bad(fmt::format("{} and {} have the same id, {}", quote(twice->text), quote((twice + 1)->text),
                           twice->id));
   for (const AddedToken& token : added) pieces.push_back({token.id, token.text});
   std::ranges::stable_sort(pieces, {}, id_of);
@@ -244,10 +242,10 @@ void place_pieces(std::vector<ModelTables::Piece> pieces, const std::vector<Adde
     if (size_t(piece.id) == next)
       vocabulary.pieces.push_back(std::move(piece.text));
     else if (size_t(piece.id) > next)
-      throw bad(fmt::format("no piece has the id {}, though {} has {}", next, shown(piece.text), piece.id));
+      throw bad(fmt::format("no piece has the id {}, though {} has {}", next, quote(piece.text), piece.id));
     else if (vocabulary.pieces.back() != piece.text)
-      throw bad(fmt::format("{} and {} have the same id, {}", shown(vocabulary.pieces.back()),
-                            shown(piece.text), piece.id));
+      throw bad(fmt::format("{} and {} have the same id, {}", quote(vocabulary.pieces.back()),
+                            quote(piece.text), piece.id));
   }
   vocabulary.kinds.assign(vocabulary.pieces.size(), PieceKind::normal);
   for (const AddedToken& token : added)
@@ -255,18 +253,17 @@ void place_pieces(std::vector<ModelTables::Piece> pieces, const std::vector<Adde
 }
 
 std::optional<Token> unknown_token(const json& model, const Vocabulary& vocabulary) {
-  const json& name = member(model, "unk_token");
-  if (name.is_null()) return std::nullopt;
-  const auto found = std::ranges::find(vocabulary.pieces, text_member(model, "unk_token", "the model"));
-  if (found == vocabulary.pieces.end())
-    throw bad(fmt::format("the unknown token {} is no piece", shown(name.dump())));
-  return Token(found - vocabulary.pieces.begin());
+  if (member(model, "unk_token").is_null()) return std::nullopt;
+  const std::string name = text_member(model, "unk_token", "the model");
+  const std::optional<Token> id = find_piece(vocabulary, name);
+  if (!id) throw bad(fmt::format("the unknown token {} is no piece", quote(name)));
+  return id;
 }
 
 void check_model(const json& model) {
   if (!model.is_object()) throw bad("there is no model");
   if (const std::string type = text_member(model, "type", "the model"); type != "BPE")
-    throw unknown(fmt::format("the model {} is unknown", shown(type)));
+    throw unknown(fmt::format("the model {} is unknown", quote(type)));
   allow_only(model, "the model",
              {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
               "byte_fallback", "ignore_merges", "vocab", "merges"});
@@ -293,6 +290,62 @@ void become_byte_level(const json& document, const std::vector<const json*>& ste
   vocabulary.nfc = normalizer.nfc;
   vocabulary.ignore_merges = flag_member(model, "ignore_merges", false, "the model");
   vocabulary.byte_unknown = unknown_token(model, vocabulary);
+}
+
+// Ways to cut a piece in two that are pieces themselves: a conversion writes each as a merge.
+size_t count_splits(std::string_view piece, const std::unordered_map<std::string_view, Token>& ids) {
+  size_t splits = 0;
+  for (size_t at = first_character(piece); at < piece.size(); at += first_character(piece.substr(at)))
+    if (ids.contains(piece.substr(0, at)) && ids.contains(piece.substr(at))) ++splits;
+  return splits;
+}
+
+// Throws unless the merges are those that a conversion of a SentencePiece model writes: from others the same
+// text would have other ids.
+void check_merges(const Vocabulary& vocabulary) {
+  const auto refuse = [](const std::string& what) {
+    return Error(ErrorKind::bad_file, "tokenizer.json: " + what,
+                 "kveval knows BPE with byte fallback only as a SentencePiece model is converted to.");
+  };
+  std::unordered_map<std::string_view, Token> ids;
+  ids.reserve(vocabulary.pieces.size());
+  for (size_t id = 0; id < vocabulary.pieces.size(); ++id) ids.emplace(vocabulary.pieces[id], Token(id));
+
+  // A conversion sorts merges by what they make, best first, and gives pieces ids in the same order.
+  size_t merges = 0, splits = 0;
+  Token last = 0;
+  for (const std::string& merge : vocabulary.merges) {
+    const size_t space = merge.find(' ', 1);
+    std::string product = merge;
+    if (space != std::string::npos) product.erase(space, 1);
+    const auto found = ids.find(product);
+    if (space == std::string::npos || found == ids.end())
+      throw refuse(fmt::format("the merge {} makes no piece", quote(merge)));
+    if (vocabulary.kinds[size_t(found->second)] != PieceKind::normal) continue;
+    if (found->second < last)
+      throw refuse(fmt::format("the merges are not in the order of the pieces at {}", quote(merge)));
+    last = found->second;
+    ++merges;
+  }
+  for (size_t id = 0; id < vocabulary.pieces.size(); ++id)
+    if (vocabulary.kinds[id] == PieceKind::normal) splits += count_splits(vocabulary.pieces[id], ids);
+  if (merges != splits)
+    throw refuse(fmt::format("there are {} merges where the pieces can be made in {} ways", merges, splits));
+}
+
+// Gives normal pieces the scores of the SentencePiece model that a file was converted from, and byte pieces
+// their kind; takes the merges.
+void score_by_merges(Vocabulary& vocabulary) {
+  check_merges(vocabulary);
+  vocabulary.merges.clear();
+  vocabulary.scores.resize(vocabulary.pieces.size());
+  for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
+    if (vocabulary.kinds[id] != PieceKind::normal) continue;
+    if (byte_of_piece(vocabulary.pieces[id]))
+      vocabulary.kinds[id] = PieceKind::byte;
+    else
+      vocabulary.scores[id] = -float(id);
+  }
 }
 
 void become_sentencepiece(const json& document, const std::vector<const json*>& steps,

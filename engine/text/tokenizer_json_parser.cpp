@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "engine/error.h"
-#include "engine/text/utf8.h"
+#include "engine/quote.h"
 
 namespace kveval {
 namespace {
@@ -28,7 +27,7 @@ class Reader {
       case json::parse_event_t::object_start:
       case json::parse_event_t::array_start:
         if (levels_.size() >= kDeepest) throw bad(fmt::format("has more than {} levels", kDeepest));
-        if (in_vocab()) throw bad(fmt::format("has an id that is none, of {}", shown(levels_.back().key)));
+        if (in_vocab()) throw bad(fmt::format("has an id that is none, of {}", quote(levels_.back().key)));
         if (in_merges(4)) throw bad(fmt::format("has a merge that is no pair, {}", tables_->merges.size()));
         levels_.push_back({.is_array = event == json::parse_event_t::array_start, .key = {}, .names = {}});
         count();
@@ -67,14 +66,14 @@ class Reader {
     levels_.back().key = name;
     if (in_vocab()) return false;
     if (!levels_.back().names.insert(name).second)
-      throw bad(fmt::format("has the member {} twice", shown(name)));
+      throw bad(fmt::format("has the member {} twice", quote(name)));
     return true;
   }
 
   bool on_value(const json& value) {
     if (in_vocab()) {
       if (!value.is_number_unsigned() || value.get<uint64_t>() >= kMaxPieces)
-        throw bad(fmt::format("has an id that is none, of {}", shown(levels_.back().key)));
+        throw bad(fmt::format("has an id that is none, of {}", quote(levels_.back().key)));
       if (tables_->pieces.size() >= kMaxPieces) throw bad(fmt::format("has more than {} pieces", kMaxPieces));
       tables_->pieces.push_back({value.get<Token>(), levels_.back().key});
       return false;
@@ -130,18 +129,6 @@ json parse(std::string_view name, std::string_view text, ModelTables* tables) {
   return document;
 }
 
-// Ways to cut a piece in two that are pieces themselves: a conversion writes each as a merge.
-size_t count_splits(std::string_view piece, const std::unordered_map<std::string_view, Token>& ids) {
-  size_t splits = 0;
-  for (size_t at = first_character(piece); at < piece.size(); at += first_character(piece.substr(at)))
-    if (ids.contains(piece.substr(0, at)) && ids.contains(piece.substr(at))) ++splits;
-  return splits;
-}
-
-bool is_byte_piece(std::string_view piece) {
-  return piece.size() == 6 && piece.starts_with("<0x") && piece.ends_with('>');
-}
-
 }  // namespace
 
 json parse_tokenizer_json(std::string_view text, ModelTables& tables) {
@@ -149,46 +136,5 @@ json parse_tokenizer_json(std::string_view text, ModelTables& tables) {
 }
 
 json parse_json(std::string_view name, std::string_view text) { return parse(name, text, nullptr); }
-
-void score_by_merges(Vocabulary& vocabulary) {
-  const auto refuse = [](const std::string& what) {
-    return Error(ErrorKind::bad_file, "tokenizer.json: " + what,
-                 "kveval knows BPE with byte fallback only as a SentencePiece model is converted to.");
-  };
-  std::unordered_map<std::string_view, Token> ids;
-  ids.reserve(vocabulary.pieces.size());
-  for (size_t id = 0; id < vocabulary.pieces.size(); ++id) ids.emplace(vocabulary.pieces[id], Token(id));
-
-  // A conversion sorts merges by what they make, best first, and gives pieces ids in the same order.
-  size_t merges = 0, splits = 0;
-  Token last = 0;
-  for (const std::string& merge : vocabulary.merges) {
-    const size_t space = merge.find(' ', 1);
-    std::string product = merge;
-    if (space != std::string::npos) product.erase(space, 1);
-    const auto found = ids.find(product);
-    if (space == std::string::npos || found == ids.end())
-      throw refuse(fmt::format("the merge {} makes no piece", shown(merge)));
-    if (vocabulary.kinds[size_t(found->second)] != PieceKind::normal) continue;
-    if (found->second < last)
-      throw refuse(fmt::format("the merges are not in the order of the pieces at {}", shown(merge)));
-    last = found->second;
-    ++merges;
-  }
-  for (size_t id = 0; id < vocabulary.pieces.size(); ++id)
-    if (vocabulary.kinds[id] == PieceKind::normal) splits += count_splits(vocabulary.pieces[id], ids);
-  if (merges != splits)
-    throw refuse(fmt::format("there are {} merges where the pieces can be made in {} ways", merges, splits));
-  vocabulary.merges.clear();
-
-  vocabulary.scores.resize(vocabulary.pieces.size());
-  for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
-    if (vocabulary.kinds[id] != PieceKind::normal) continue;
-    if (is_byte_piece(vocabulary.pieces[id]))
-      vocabulary.kinds[id] = PieceKind::byte;
-    else
-      vocabulary.scores[id] = -float(id);
-  }
-}
 
 }  // namespace kveval

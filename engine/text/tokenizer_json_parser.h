@@ -28,9 +28,4 @@ nlohmann::json parse_tokenizer_json(std::string_view text, ModelTables& tables);
 // Any other JSON file, an object, under the same rules; `name` begins the messages.
 nlohmann::json parse_json(std::string_view name, std::string_view text);
 
-// Gives normal pieces the scores of the SentencePiece model that a file was converted from, and byte pieces
-// their kind; takes the merges. Throws Error{bad_file} when the merges are not what such a conversion writes:
-// then the same text would have other ids.
-void score_by_merges(Vocabulary& vocabulary);
-
 }  // namespace kveval

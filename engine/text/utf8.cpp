@@ -1,6 +1,5 @@
 #include "engine/text/utf8.h"
 
-#include <fmt/format.h>
 #include <utf8proc.h>
 
 #include <cstdint>
@@ -37,18 +36,6 @@ void append_utf8(std::string& text, char32_t code_point) {
   uint8_t bytes[4];
   const auto length = utf8proc_encode_char(int32_t(code_point), bytes);
   text.append(reinterpret_cast<const char*>(bytes), size_t(length));
-}
-
-std::string shown(std::string_view text) {
-  constexpr size_t kLongest = 60;
-  std::string out = "'";
-  for (const char c : text.substr(0, kLongest)) {
-    if (c >= 0x20 && c < 0x7F)
-      out += c;
-    else
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-  }
-  return out + (text.size() > kLongest ? fmt::format("...' ({} bytes)", text.size()) : "'");
 }
 
 }  // namespace kveval

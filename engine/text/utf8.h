@@ -16,8 +16,4 @@ size_t first_character(std::string_view text);
 
 void append_utf8(std::string& text, char32_t code_point);
 
-// 'text' as a message shows it: what is not printable ASCII as \xNN, cut after 60 bytes. Pieces and names are
-// whatever a file's author chose.
-std::string shown(std::string_view text);
-
 }  // namespace kveval

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "engine/error.h"
 #include "engine/hash.h"
+#include "engine/quote.h"
 #include "engine/text/byte_bpe_tokenizer.h"
 #include "engine/text/sentencepiece_tokenizer.h"
 #include "engine/text/utf8.h"
@@ -35,10 +37,10 @@ void check_pieces(const std::vector<std::string>& pieces) {
   for (size_t id = 0; id < pieces.size(); ++id) {
     if (pieces[id].empty()) throw bad(fmt::format("has an empty piece, {}", id));
     if (!is_utf8(pieces[id]))
-      throw bad(fmt::format("has a piece that is no UTF-8, {} {}", id, shown(pieces[id])));
+      throw bad(fmt::format("has a piece that is no UTF-8, {} {}", id, quote(pieces[id])));
     const auto [first, is_new] = seen.emplace(pieces[id], id);
     if (!is_new)
-      throw bad(fmt::format("has the piece {} twice, as {} and {}", shown(pieces[id]), first->second, id));
+      throw bad(fmt::format("has the piece {} twice, as {} and {}", quote(pieces[id]), first->second, id));
   }
 }
 
@@ -81,6 +83,20 @@ PieceKind piece_kind(int64_t number) {
   return PieceKind(number);
 }
 
+std::optional<Token> find_piece(const Vocabulary& vocabulary, std::string_view text) {
+  const auto found = std::ranges::find(vocabulary.pieces, text);
+  if (found == vocabulary.pieces.end()) return std::nullopt;
+  return Token(found - vocabulary.pieces.begin());
+}
+
+std::optional<uint8_t> byte_of_piece(std::string_view piece) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return std::nullopt;
+  const size_t high = kDigits.find(piece[3]), low = kDigits.find(piece[4]);
+  if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+  return uint8_t(high * 16 + low);
+}
+
 void pad(Vocabulary& vocabulary, size_t size) {
   if (size > kMaxPieces)
     throw bad(fmt::format("is asked to have {} pieces, at most {} can be", size, kMaxPieces));
@@ -96,7 +112,7 @@ void check(const Vocabulary& vocabulary) {
   const bool sentencepiece = vocabulary.model == "llama";
   if (!sentencepiece && vocabulary.model != "gpt2")
     throw Error(ErrorKind::bad_file,
-                fmt::format("there is no tokenizer for vocabularies of the kind {}", shown(vocabulary.model)),
+                fmt::format("there is no tokenizer for vocabularies of the kind {}", quote(vocabulary.model)),
                 "kveval knows llama (SentencePiece BPE) and gpt2 (byte-level BPE).");
   if (pieces == 0) throw bad("is empty");
   if (pieces > kMaxPieces) throw bad(fmt::format("has {} pieces, at most {} can be", pieces, kMaxPieces));

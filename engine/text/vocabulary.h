@@ -15,6 +15,7 @@
 namespace kveval {
 
 inline constexpr size_t kMaxPieces = 1 << 20;
+inline constexpr std::string_view kSpaceMark = "\u2581";  // a space, in SentencePiece's pieces
 
 // The numbers are SentencePiece's, and GGUF's.
 enum class PieceKind : uint8_t {
@@ -47,13 +48,19 @@ struct Vocabulary {
   // Unset: what models of this kind do. GGUF files leave most of these out.
   std::optional<bool> add_bos;        // llama and llama-bpe: yes; others: no
   std::optional<SpacePrefix> prefix;  // llama: every_text; gpt2: none
-  std::optional<bool>
-      ignore_merges;        // gpt2: a text that is a piece is that piece. llama-bpe: yes; others: no
+  // gpt2: a text that is a piece is that piece. llama-bpe: yes; others: no
+  std::optional<bool> ignore_merges;
   std::optional<bool> nfc;  // gpt2: text is normalized to NFC first. qwen2: yes; others: no
 };
 
 // Throws Error{bad_file} naming the number.
 PieceKind piece_kind(int64_t number);
+
+// The id of a piece that reads so; none when there is none. Looks at all of them.
+std::optional<Token> find_piece(const Vocabulary& vocabulary, std::string_view text);
+
+// "<0x41>" -> 0x41; none for what is not written so.
+std::optional<uint8_t> byte_of_piece(std::string_view piece);
 
 // Unused pieces up to `size`: checkpoints pad their embedding.
 void pad(Vocabulary& vocabulary, size_t size);

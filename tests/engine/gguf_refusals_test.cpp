@@ -142,10 +142,11 @@ TEST_F(GgufRefusals, NameTensorsAsTheFileDoes) {
     }
   }
   const SmallGguf right = small_gguf("llama");
-  EXPECT_THAT(refusal(SmallGguf(right).tensor("blk.0.attn_q.weight", {128, 64})),
-              HasSubstr("tensor 'blk.0.attn_q.weight' is [128, 64] where the keys need [128, 128]"));
+  EXPECT_THAT(
+      refusal(SmallGguf(right).tensor("blk.0.attn_q.weight", {128, 64})),
+      HasSubstr("tensor 'blk.0.attn_q.weight' is [128, 64] where the configuration needs [128, 128]"));
   EXPECT_THAT(refusal(SmallGguf(right).tensor("blk.0.attn_norm.weight", {128, 1})),
-              HasSubstr("tensor 'blk.0.attn_norm.weight' is [128, 1] where the keys need [128]"));
+              HasSubstr("tensor 'blk.0.attn_norm.weight' is [128, 1] where the configuration needs [128]"));
   EXPECT_THAT(refusal(SmallGguf(right).tensor("output.weight", {260, 128})),
               HasSubstr("tensor 'output.weight'"));
   EXPECT_THAT(refusal(SmallGguf(right).tensor("token_embd.weight", {261})),

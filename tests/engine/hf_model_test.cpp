@@ -163,11 +163,11 @@ TEST(HfModel, TensorsThatDoNotFitAreNamed) {
   EXPECT_EQ(error_with([&](auto& tensors) {
               tensors[q] = stored(std::vector<float>(128), {64, 2});
             }),
-            fmt::format(": tensor '{}' is [64, 2] where config.json asks for [128, 64]", q));
+            fmt::format(": tensor '{}' is [64, 2] where the configuration needs [128, 64]", q));
   EXPECT_EQ(error_with([&](auto& tensors) {
               tensors["model.norm.weight"].shape = {1, 64};
             }),
-            ": tensor 'model.norm.weight' is [1, 64] where config.json asks for [64]");
+            ": tensor 'model.norm.weight' is [1, 64] where the configuration needs [64]");
   // Biases and norms that the architecture does not have would change its result.
   for (const char* name : {"self_attn.o_proj.bias", "self_attn.q_proj.bias", "self_attn.q_norm.weight",
                            "mlp.gate_proj.bias", "self_attn.sinks"})
