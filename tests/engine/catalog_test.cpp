@@ -10,6 +10,7 @@
 
 #include "engine/error.h"
 #include "tests/engine/checkpoints.h"
+#include "tests/engine/refusal.h"
 #include "tests/engine/small_gguf.h"
 #include "tests/engine/temporary_file.h"
 
@@ -40,14 +41,8 @@ class Environment {
   std::optional<std::string> before_;
 };
 
-std::string refusal(const std::string& specification, ErrorKind kind) {
-  try {
-    load_model(specification);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind, kind);
-    return error.what() + std::string(" ") + error.hint;
-  }
-  return "(loaded)";
+std::string refusal_of(const std::string& specification, ErrorKind kind) {
+  return refusal([&] { load_model(specification); }, kind);
 }
 
 TEST(Catalog, ListsTheCheckpointsThatFetchModelFetches) {
@@ -77,19 +72,19 @@ TEST(Catalog, KeepsFilesWhereFetchModelPutsThem) {
     EXPECT_EQ(catalog_path("smollm2-135m"), "/home/someone/.cache/kveval/models/smollm2-135m.gguf");
   }
   const Environment home("HOME", std::nullopt);
-  EXPECT_THAT(refusal("smollm2-135m", ErrorKind::usage), HasSubstr("KVEVAL_MODELS"));
+  EXPECT_THAT(refusal_of("smollm2-135m", ErrorKind::usage), HasSubstr("KVEVAL_MODELS"));
 }
 
 TEST(Catalog, SaysHowToGetAModelThatIsNotHere) {
   const TemporaryFolder folder;
   const Environment models("KVEVAL_MODELS", folder.path());
-  const std::string absent = refusal("smollm2-135m", ErrorKind::usage);
+  const std::string absent = refusal_of("smollm2-135m", ErrorKind::usage);
   EXPECT_THAT(absent, HasSubstr(folder.path() + "/smollm2-135m.gguf"));
   EXPECT_THAT(absent, HasSubstr("kveval model pull smollm2-135m"));
   EXPECT_THAT(absent, HasSubstr("scripts/fetch-model smollm2-135m"));
   EXPECT_THAT(absent, HasSubstr("98 MB"));
   folder.write("smollm2-135m.gguf", small_gguf("llama").file());
-  EXPECT_THAT(refusal("smollm2-135m", ErrorKind::bad_file), HasSubstr("where smollm2-135m has 98362432"));
+  EXPECT_THAT(refusal_of("smollm2-135m", ErrorKind::bad_file), HasSubstr("where smollm2-135m has 98362432"));
 }
 
 TEST(Catalog, LoadsFilesByPath) {
@@ -106,12 +101,12 @@ TEST(Catalog, LoadsFilesByPath) {
 TEST(Catalog, RefusesWhatIsNoModel) {
   const TemporaryFolder folder;
   for (const std::string& unknown : {std::string("smollm"), folder.path() + "/absent.gguf"}) {
-    const std::string says = refusal(unknown, ErrorKind::usage);
+    const std::string says = refusal_of(unknown, ErrorKind::usage);
     EXPECT_THAT(says, HasSubstr("unknown model '" + unknown + "'"));
     EXPECT_THAT(says, HasSubstr("phantom, smollm2-135m, gemma3-270m, qwen2.5-coder-1.5b"));
     EXPECT_THAT(says, HasSubstr("GGUF file"));
   }
-  EXPECT_THAT(refusal(folder.write("notes.txt", "hello, world"), ErrorKind::bad_file),
+  EXPECT_THAT(refusal_of(folder.write("notes.txt", "hello, world"), ErrorKind::bad_file),
               HasSubstr("not a GGUF file"));
 }
 

@@ -14,6 +14,7 @@
 #include "engine/random.h"
 #include "tests/engine/allocation_count.h"
 #include "tests/engine/malformed_gguf.h"
+#include "tests/engine/refusal.h"
 #include "tests/engine/temporary_file.h"
 
 namespace kveval {
@@ -21,18 +22,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// The message and the hint of the Error{bad_file} that `read` must throw.
-template <class Read>
-std::string refusal(Read read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind, ErrorKind::bad_file);
-    return error.what() + std::string(" ") + error.hint;
-  }
-  return "(accepted)";
-}
 
 Gguf read_bytes(const TemporaryFolder& folder, const std::string& bytes) {
   return read_gguf(folder.write("model.gguf", bytes));

@@ -8,6 +8,7 @@
 
 #include "engine/kv/codec.h"
 #include "engine/model/rope.h"
+#include "tests/engine/malformed_safetensors.h"
 #include "tests/engine/reference_forward.h"
 #include "tests/engine/small_vocabularies.h"
 
@@ -15,11 +16,6 @@ namespace kveval {
 namespace {
 
 using nlohmann::json;
-
-template <class Number>
-void append(std::string& bytes, Number number) {
-  bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
-}
 
 bool is_gemma(const std::string& type) { return type.starts_with("gemma3"); }
 
@@ -123,11 +119,11 @@ StoredTensor stored(const std::vector<float>& values, std::vector<int64_t> shape
   StoredTensor tensor{dtype, std::move(shape), {}};
   for (const float value : values) {
     if (dtype == "F16")
-      append(tensor.bytes, kv::encode_fp16(value));
+      tensor.bytes += raw(kv::encode_fp16(value));
     else if (dtype == "BF16")
-      append(tensor.bytes, kv::encode_bf16(value));
+      tensor.bytes += raw(kv::encode_bf16(value));
     else
-      append(tensor.bytes, value);
+      tensor.bytes += raw(value);
   }
   return tensor;
 }
@@ -140,9 +136,7 @@ std::string safetensors_of(const std::map<std::string, StoredTensor>& tensors) {
     data += tensor.bytes;
     header[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
   }
-  std::string file;
-  append(file, uint64_t(header.dump().size()));
-  return file + header.dump() + data;
+  return safetensors_file(header.dump(), data);
 }
 
 std::string HfDirectory::write(const TemporaryFolder& folder, int shards) const {

@@ -9,8 +9,11 @@
 
 namespace kveval {
 
+inline std::string safetensors_file(const std::string& json, const std::string& data) {
+  return raw(uint64_t(json.size())) + json + data;
+}
 inline std::string safetensors_file(const std::string& json, size_t data_bytes) {
-  return raw(uint64_t(json.size())) + json + std::string(data_bytes, '\x3f');
+  return safetensors_file(json, std::string(data_bytes, '\x3f'));
 }
 
 inline std::string valid_safetensors() {

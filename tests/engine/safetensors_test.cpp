@@ -11,6 +11,7 @@
 #include "engine/random.h"
 #include "tests/engine/allocation_count.h"
 #include "tests/engine/malformed_safetensors.h"
+#include "tests/engine/refusal.h"
 #include "tests/engine/temporary_file.h"
 
 namespace kveval {
@@ -19,14 +20,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::string refusal(const std::string& path) {
-  try {
-    read_safetensors(path);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind, ErrorKind::bad_file);
-    return error.what();
-  }
-  return "(accepted)";
+std::string refusal_of(const std::string& path) {
+  return refusal([&] { read_safetensors(path); });
 }
 
 float first_value(const Tensor& tensor) {
@@ -54,7 +49,7 @@ TEST(Safetensors, EveryMalformedFileIsRefusedByName) {
   const TemporaryFolder folder;
   for (const Malformed& file : malformed_safetensors_files()) {
     const std::string path = folder.write(file.name + ".safetensors", file.bytes);
-    const std::string message = refusal(path);
+    const std::string message = refusal_of(path);
     EXPECT_THAT(message, HasSubstr(file.says)) << file.name;
     EXPECT_TRUE(message.starts_with(path + ": ")) << message;
   }
@@ -64,7 +59,7 @@ TEST(Safetensors, EveryTruncationIsRefused) {
   const TemporaryFolder folder;
   const std::string bytes = valid_safetensors();
   for (size_t size = 1; size < bytes.size(); ++size)
-    EXPECT_NE(refusal(folder.write("model.safetensors", bytes.substr(0, size))), "(accepted)") << size;
+    EXPECT_NE(refusal_of(folder.write("model.safetensors", bytes.substr(0, size))), "(accepted)") << size;
 }
 
 TEST(Safetensors, RandomDamageGivesAnErrorOrAModel) {
@@ -75,7 +70,7 @@ TEST(Safetensors, RandomDamageGivesAnErrorOrAModel) {
     std::string damaged = bytes;
     for (uint64_t n = 1 + random.below(4); n > 0; --n)
       damaged[random.below(damaged.size())] = char(random.next());
-    refusal(folder.write("model.safetensors", damaged));
+    refusal_of(folder.write("model.safetensors", damaged));
   }
 }
 
@@ -96,7 +91,7 @@ TEST(Safetensors, OpeningAllocatesLessThanFourTimesTheFile) {
     const std::string path = folder.write("model.safetensors", bytes);
     const size_t before = allocated_bytes();
     reset_peak_allocated_bytes();
-    refusal(path);
+    refusal_of(path);
     // The constant: one text of 64 KiB in a growing buffer, 4096 metadata keys.
     EXPECT_LE(peak_allocated_bytes() - before, 4 * bytes.size() + (1u << 19));
   }
@@ -134,7 +129,7 @@ TEST(SafetensorsIndex, JoinsItsFiles) {
 TEST(SafetensorsIndex, RefusesWhatItsFilesDoNotHold) {
   const Sharded s;
   const auto says = [&](const std::string& map, const std::string& text) {
-    const std::string message = refusal(s.index(R"({"weight_map":{)" + map + "}}"));
+    const std::string message = refusal_of(s.index(R"({"weight_map":{)" + map + "}}"));
     EXPECT_THAT(message, testing::AllOf(HasSubstr("model.safetensors.index.json: "), HasSubstr(text)));
   };
   const std::string a = R"("a":"one.safetensors")", b = R"("b":"two.safetensors")",
@@ -148,14 +143,15 @@ TEST(SafetensorsIndex, RefusesWhatItsFilesDoNotHold) {
        {"../one.safetensors", "/etc/one.safetensors", "x/one.safetensors", "x\\\\one.safetensors",
         "..safetensors", "", "one.bin", "a\\u0000.safetensors", "a\\n.safetensors"})
     says(R"("a":")" + name + "\"", "no plain name");
-  EXPECT_THAT(refusal(s.index(R"({"weight_map":{"a":"three.safetensors"}})")),
+  EXPECT_THAT(refusal_of(s.index(R"({"weight_map":{"a":"three.safetensors"}})")),
               HasSubstr("three.safetensors: cannot be opened"));
 }
 
 TEST(SafetensorsIndex, RefusesMalformedJson) {
   const Sharded s;
   const auto says = [&](const std::string& json, const std::string& text) {
-    EXPECT_THAT(refusal(s.index(json)), testing::AllOf(HasSubstr("index.json: "), HasSubstr(text))) << json;
+    EXPECT_THAT(refusal_of(s.index(json)), testing::AllOf(HasSubstr("index.json: "), HasSubstr(text)))
+        << json;
   };
   says("", "is empty");
   says("{", "malformed JSON");
@@ -181,7 +177,7 @@ TEST(SafetensorsIndex, RefusesMalformedJson) {
 
 TEST(Safetensors, ADirectoryWithoutWeightsSaysSo) {
   const TemporaryFolder folder;
-  EXPECT_THAT(refusal(folder.path()), HasSubstr("neither model.safetensors nor"));
+  EXPECT_THAT(refusal_of(folder.path()), HasSubstr("neither model.safetensors nor"));
 }
 
 }  // namespace

@@ -29,8 +29,8 @@ class TemporaryFolder {
 
   std::string path() const { return path_.string(); }
   std::string write(const std::string& name, std::string_view bytes) const {
-    std::filesystem::remove(path_ /
-                            name);  // a file written over is flushed to disk by ext4 when it is closed
+    // Not written over: ext4 flushes such a file to disk when it is closed.
+    std::filesystem::remove(path_ / name);
     std::ofstream((path_ / name), std::ios::binary) << bytes;
     return (path_ / name).string();
   }

@@ -4,22 +4,14 @@
 #include <optional>
 #include <vector>
 
-#include "engine/error.h"
 #include "engine/model/gguf.h"
 #include "tests/fuzz/input_file.h"
+#include "tests/fuzz/may_refuse.h"
 
 namespace {
 
 using namespace kveval;
-
-template <class Read>
-void may_refuse(Read read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    if (error.kind != ErrorKind::bad_file) std::abort();
-  }
-}
+using fuzz::may_refuse;
 
 void read_all(Gguf& file) {
   GgufMetadata& m = file.metadata;
