@@ -40,8 +40,9 @@ struct Measurement {
   std::string profile;
   size_t tokens = 0;
   double cache_bytes = 0;  // a token
-  std::vector<double> prefill_seconds, decode_seconds,
-      cpu_seconds;  // decode: a token; cpu: of the whole round
+  std::vector<double> prefill_seconds;
+  std::vector<double> decode_seconds;  // a token
+  std::vector<double> cpu_seconds;     // of the whole round
 };
 
 double median(std::vector<double> values) {
