@@ -300,6 +300,7 @@ struct Prompts {
 // Tokenized with their answers, which are taken off again: these must be the targets.
 Prompts tokenize_prompts(Prefix prefix, const std::vector<Needle>& needles, const Framing& framing) {
   std::vector<Asked> answered;
+  answered.reserve(needles.size());
   for (const Needle& needle : needles) answered.push_back(needle.answered());
   Prompts prompts{.prefix = std::move(prefix), .questions = {}};
   prompts.questions = cut_branches(framing, prompts.prefix.text, answered, prompts.prefix.tokens);

@@ -149,6 +149,7 @@ std::vector<CacheSize> cache_sizes(const ModelConfig& config) {
   for (const kv::LayerShape& shape : all)
     if (shape.window == 0) growing.push_back(shape);
   std::vector<CacheSize> sizes;
+  sizes.reserve(kPresets.size());
   for (const char* name : kPresets) {
     const Profile profile = parse_profile(name);
     CacheSize size{name, kv::bytes_per_token(growing, profile), {}};

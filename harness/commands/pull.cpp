@@ -79,6 +79,7 @@ class FileActions {
 // In a process group of its own, so that an interruption reaches pip through wait_for() and only once.
 pid_t start(std::vector<std::string> words, FileActions& files) {
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   posix_spawnattr_t attributes;
