@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -201,7 +202,9 @@ TEST_P(BlockCodes, ACodeChangesItsOwnElementAlone) {
     for (int i = 0; i < info.block_elements; ++i)
       if (before.codes[i] != after.codes[i]) ++codes, ++bits_of[i];
     for (int g = 0; g < groups; ++g) {
-      const auto differ = [](float x, float y) { return std::memcmp(&x, &y, sizeof x) != 0; };
+      const auto differ = [](float x, float y) {
+        return std::bit_cast<uint32_t>(x) != std::bit_cast<uint32_t>(y);
+      };
       scales |= differ(scale_of(before, g), scale_of(after, g));
       if (info.has_offset) scales |= differ(offset_of(before, g), offset_of(after, g));
     }

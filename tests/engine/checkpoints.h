@@ -16,8 +16,9 @@ inline std::shared_ptr<const Model> checkpoint(const std::string& name) {
   return std::filesystem::exists(catalog_path(name)) ? load_model(name) : nullptr;
 }
 
-#define KVEVAL_NEED_CHECKPOINT(model, name) \
-  const auto model = checkpoint(name);      \
-  if (!model) GTEST_SKIP() << "the checkpoint is not here: scripts/fetch-model " << (name)
+// Declares `model`, a name: it cannot stand in parentheses.
+#define KVEVAL_NEED_CHECKPOINT(model, name)                                     \
+  const auto model = checkpoint(name); /* NOLINT(bugprone-macro-parentheses) */ \
+  if (!(model)) GTEST_SKIP() << "the checkpoint is not here: scripts/fetch-model " << (name)
 
 }  // namespace kveval
