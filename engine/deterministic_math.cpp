@@ -20,7 +20,6 @@ constexpr double kHalfPi1 = 0x1.921fb54000000p+0;
 constexpr double kHalfPi2 = 0x1.10b4611800000p-30;
 constexpr double kHalfPi3 = 0x1.313198a2e0370p-61;
 constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
-constexpr double kLargestAngle = 0x1p23;
 
 // high + low, unevaluated: about twice the precision of one double.
 struct Pair {

@@ -15,6 +15,7 @@ struct SinCos {
 double exp(double x);
 double log(double x);
 double pow(double base, double exponent);  // base >= 0, NaN otherwise; pow(x, 0) is 1
-SinCos sin_cos(double radians);  // |radians| <= 2^23, NaN beyond: the reduction would no longer be exact
+inline constexpr double kLargestAngle = 0x1p23;
+SinCos sin_cos(double radians);  // NaN beyond +-kLargestAngle: the reduction would no longer be exact
 
 }  // namespace kveval::det

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <utility>
 
@@ -58,11 +59,10 @@ class BranchSet {
         kernels_(kernels),
         limits_(limits),
         events_(events),
-        diagnostics_(group.branches.size()) {}
+        results_{std::vector<std::vector<CacheDiagnostic>>(group.branches.size()), true} {}
 
-  std::vector<std::vector<CacheDiagnostic>> run(Forward& forward, kv::Cache& cache,
-                                                const kv::Sequence& prefix,
-                                                const std::function<void(size_t)>& fed) {
+  BranchResults run(Forward& forward, kv::Cache& cache, const kv::Sequence& prefix,
+                    const std::function<void(size_t)>& fed) {
     size_t next = 0;
     const size_t most = limits_.max_branches > 0 ? size_t(limits_.max_branches) : group_.branches.size();
     while (true) {
@@ -77,7 +77,7 @@ class BranchSet {
         }
       }
       std::erase_if(live_, [](const Run& run) { return run.turn == run.branch->turns.size(); });
-      if (live_.empty() && next == group_.branches.size()) return std::move(diagnostics_);
+      if (live_.empty() && next == group_.branches.size()) return std::move(results_);
       if (!live_.empty()) fed(step(forward, cache));
     }
   }
@@ -122,7 +122,7 @@ class BranchSet {
     const Turn& turn = run.current();
     if (turn.ask == Ask::score) {
       const Token target = turn.target[run.scored];
-      run.reply.stats.push_back(stats_of(kernels_, logits, target));
+      add_stats(run, logits, target);
       if (events_.on_logits) events_.on_logits(run.index, run.turn, run.scored, logits);
       run.turn_done = ++run.scored == turn.target.size();
       if (run.turn_done) run.produced = target;
@@ -131,10 +131,15 @@ class BranchSet {
     }
   }
 
+  void add_stats(Run& run, std::span<const float> logits, Token token) {
+    run.reply.stats.push_back(stats_of(kernels_, logits, token));
+    if (!std::isfinite(run.reply.stats.back().top_logprob)) results_.finite_logits = false;
+  }
+
   void generate(Run& run, std::span<const float> logits) {
     Reply& reply = run.reply;
     const Token token = kernels_.argmax(logits.data(), logits.size());
-    reply.stats.push_back(stats_of(kernels_, logits, token));
+    add_stats(run, logits, token);
     if (ends_reply(token)) {
       reply.stop = Stop::eos;
       run.turn_done = true;
@@ -210,7 +215,7 @@ class BranchSet {
 
   void finish_branch(Run& run) {
     const auto all = run.sequence.diagnostics();
-    diagnostics_[run.index].assign(all.begin(), all.end());
+    results_.diagnostics[run.index].assign(all.begin(), all.end());
   }
 
   const PromptGroup& group_;
@@ -219,18 +224,16 @@ class BranchSet {
   const Kernels& kernels_;
   const BranchLimits& limits_;
   const Events& events_;
-  std::vector<std::vector<CacheDiagnostic>> diagnostics_;
+  BranchResults results_;
   std::deque<Run> live_;
 };
 
 }  // namespace
 
-std::vector<std::vector<CacheDiagnostic>> run_branches(const PromptGroup& group, const Decoding& decoding,
-                                                       const Tokenizer* tokenizer, const Kernels& kernels,
-                                                       Forward& forward, kv::Cache& cache,
-                                                       const kv::Sequence& prefix, const BranchLimits& limits,
-                                                       const Events& events,
-                                                       const std::function<void(size_t)>& fed) {
+BranchResults run_branches(const PromptGroup& group, const Decoding& decoding, const Tokenizer* tokenizer,
+                           const Kernels& kernels, Forward& forward, kv::Cache& cache,
+                           const kv::Sequence& prefix, const BranchLimits& limits, const Events& events,
+                           const std::function<void(size_t)>& fed) {
   return BranchSet(group, decoding, tokenizer, kernels, limits, events).run(forward, cache, prefix, fed);
 }
 

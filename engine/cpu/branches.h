@@ -23,13 +23,16 @@ struct BranchLimits {
   double prefix_seconds;  // for Timing
 };
 
+struct BranchResults {
+  std::vector<std::vector<CacheDiagnostic>> diagnostics;  // of each branch
+  bool finite_logits = true;                              // whether every reply was made from numbers
+};
+
 // Runs every branch of `group` on forks of `prefix`. `fed` is called after each forward pass with its number
-// of tokens and may throw to stop. Returns each branch's diagnostics, in branch order.
-std::vector<std::vector<CacheDiagnostic>> run_branches(const PromptGroup& group, const Decoding& decoding,
-                                                       const Tokenizer* tokenizer, const Kernels& kernels,
-                                                       Forward& forward, kv::Cache& cache,
-                                                       const kv::Sequence& prefix, const BranchLimits& limits,
-                                                       const Events& events,
-                                                       const std::function<void(size_t tokens)>& fed);
+// of tokens and may throw to stop.
+BranchResults run_branches(const PromptGroup& group, const Decoding& decoding, const Tokenizer* tokenizer,
+                           const Kernels& kernels, Forward& forward, kv::Cache& cache,
+                           const kv::Sequence& prefix, const BranchLimits& limits, const Events& events,
+                           const std::function<void(size_t tokens)>& fed);
 
 }  // namespace kveval::cpu

@@ -250,12 +250,17 @@ void CpuEngine::run(const PromptGroup& group, const Decoding& decoding, const Pr
       transcode ? transcoded(profile, group.prefix.tokens, fed) : prefill(profile, group.prefix.tokens, fed);
 
   const BranchLimits limits{context, options_.chunk_tokens, options_.max_branches, seconds_since(start)};
-  const auto branches = run_branches(group, decoding, model_->tokenizer.get(), kernels_, forward_,
-                                     *prefix.cache, prefix.sequence, limits, events, fed);
+  const BranchResults branches = run_branches(group, decoding, model_->tokenizer.get(), kernels_, forward_,
+                                              *prefix.cache, prefix.sequence, limits, events, fed);
   const auto of_prefix = prefix.sequence.diagnostics();
   std::vector<CacheDiagnostic> sum(of_prefix.begin(), of_prefix.end());
-  for (const auto& branch : branches) add(sum, branch);
+  for (const auto& branch : branches.diagnostics) add(sum, branch);
+  model_->files.check_intact();  // token rows are read from the file, all along
   check_finite(sum, profile, model_->name);
+  if (!branches.finite_logits) {  // from behind the last layer's keys and values
+    throw Error(ErrorKind::run, model_->name + ": made logits that are not finite numbers",
+                "check the checkpoint: its answers mean nothing under any cache format");
+  }
   if (events.on_diagnostics) events.on_diagnostics(sum);
 } catch (const std::bad_alloc&) {
   throw Error(ErrorKind::run,

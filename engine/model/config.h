@@ -25,7 +25,7 @@ struct Rope {
 // alone stays small: 67 MB of RoPE tables at most.
 inline constexpr int kMaxLayers = 1024, kMaxHeads = 1024;
 inline constexpr int kMaxWidth = 1 << 17, kMaxFeedForward = 1 << 20, kMaxHeadDim = 1 << 17;
-inline constexpr int kMaxContext = 1 << 24;  // tokens
+inline constexpr int kMaxContext = 1 << 23;  // tokens: a pair that turns by 1 a token reaches kLargestAngle
 
 // What the attention kernels are made for.
 constexpr bool is_known_head_dim(int64_t size) { return size == 64 || size == 128 || size == 256; }
@@ -56,6 +56,11 @@ struct ModelConfig {
   double score_scale = 0;                    // of query-key products; 0: head_dim^-1/2
   std::vector<LayerConfig> layers;
 };
+
+// Throws Error{bad_file} naming `path` when a number of the configuration leaves what the arithmetic can
+// carry, whichever keys it was made of: an angle at the end of the context is beyond kLargestAngle, a score
+// scale is infinite in float32. Such a model would answer with NaN.
+void check_numbers(const std::string& path, const ModelConfig& config);
 
 // Multiply-adds x 2 of everything linear for one token: all layers without the head, and the head alone.
 double linear_flops_per_token(const ModelConfig& config);

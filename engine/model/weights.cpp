@@ -9,6 +9,7 @@
 
 #include "engine/hash.h"
 #include "engine/model/file_error.h"
+#include "engine/model/finite.h"
 
 namespace kveval {
 namespace {
@@ -142,7 +143,9 @@ std::string hash_of(const ModelConfig& config, const Weights& weights) {
 }
 
 void finish_loading(Model& model) {
+  check_numbers(model.name, model.config);
   check_shapes(model);
+  check_finite(model.name, model.files);
   model.hash = hash_of(model.config, model.weights);
   model.files.check_intact();
   for (const Tensor& tensor : model.files.all()) model.files.release(tensor);

@@ -76,8 +76,9 @@ void check_shapes(const Model& model);
 // What Model::hash holds: changes with any bit of the configuration or of a weight.
 std::string hash_of(const ModelConfig& config, const Weights& weights);
 
-// Ends the loading of a checkpoint: check_shapes(), the hash, and letting go of the files' pages, all of
-// which hashing has read. Throws Error{bad_file}, also when a file lost bytes meanwhile.
+// Ends the loading of a checkpoint: check_numbers(), check_shapes(), check_finite(), the hash, and letting go
+// of the files' pages, all of which hashing has read. Throws Error{bad_file}, also when a file lost bytes
+// meanwhile.
 void finish_loading(Model& model);
 
 }  // namespace kveval
