@@ -155,6 +155,9 @@ std::optional<std::vector<int64_t>> GgufMetadata::integers(std::string_view key,
   const Entry* const found = take(key, GgufValue::array);
   if (found == nullptr) return std::nullopt;
   if (!is_integer(found->element)) throw element_error(key, found->element, "an integer");
+  constexpr uint64_t kMost = 1 << 20;  // each takes eight bytes here, and may take one in the file
+  if (found->count > kMost)
+    throw error(key, fmt::format("has {} elements, more than kveval reads ({})", found->count, kMost));
   std::vector<int64_t> values(found->count);
   for (size_t i = 0; i < values.size(); ++i) values[i] = integer_at(*found, found->element, i, min, max);
   return values;

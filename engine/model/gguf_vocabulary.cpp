@@ -46,8 +46,12 @@ Vocabulary read_gguf_vocabulary(GgufMetadata& metadata, size_t rows) {
   const auto scores = metadata.numbers("tokenizer.ggml.scores");
   if (vocabulary.model == "gpt2") {
     vocabulary.pre_tokenizer = metadata.need_text("tokenizer.ggml.pre");
-    if (const auto merges = metadata.texts("tokenizer.ggml.merges"))
+    if (const auto merges = metadata.texts("tokenizer.ggml.merges")) {
+      if (merges->size() > kMaxMerges)
+        throw metadata.error("tokenizer.ggml.merges",
+                             fmt::format("has {} merges, at most {} can be", merges->size(), kMaxMerges));
       vocabulary.merges.assign(merges->begin(), merges->end());
+    }
   } else {
     metadata.text("tokenizer.ggml.pre");
     if (scores) vocabulary.scores = *scores;

@@ -12,6 +12,8 @@
 namespace kveval {
 namespace {
 
+constexpr int kMinWidth = 64;
+
 // What a class of transformers takes for keys that a config.json leaves out; 0: it must be there.
 struct Class {
   std::string_view model_type, architecture;
@@ -237,6 +239,9 @@ ModelConfig read_model(JsonKeys& keys, const Class& of) {
   ModelConfig model;
   model.architecture = std::string(of.architecture);
   model.width = size_in(keys, "hidden_size", of.width, kMaxWidth);
+  // No model is as narrow; a tokenizer of a million pieces would be asked for by a file of two megabytes.
+  if (model.width < kMinWidth)
+    throw keys.error("hidden_size", fmt::format("is {}; kveval knows {} and more", model.width, kMinWidth));
   model.vocabulary = size_in(keys, "vocab_size", of.vocabulary, int64_t(kMaxPieces));
   model.context = size_in(keys, "max_position_embeddings", of.context, kMaxContext);
   model.activation = read_activation(keys, is_gemma);

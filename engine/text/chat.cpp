@@ -18,6 +18,8 @@ namespace {
 using Literals = std::vector<JinjaLiteral>;
 
 constexpr std::string_view kSystem = "system";
+// Real ones have up to some 20 KB; literals take ten times the text that they are read from.
+constexpr size_t kMaxTemplateBytes = 256 << 10;
 
 struct Template {
   std::string_view jinja;
@@ -223,6 +225,8 @@ std::string trimmed(std::string_view text, bool front, bool back) {
 ChatTemplate plain_chat() { return {.family = "plain", .before_prompt = "", .before_answer = ""}; }
 
 ChatTemplate detect_chat(std::string_view jinja, std::string_view eos) {
+  if (jinja.size() > kMaxTemplateBytes)
+    throw Template{jinja, {}}.refuse(fmt::format("is longer than the limit of {} bytes", kMaxTemplateBytes));
   const Template from{jinja, jinja_literals(jinja)};
   if (!is_utf8(jinja)) throw from.refuse("is no UTF-8");
   if (from.writes("<|im_start|>")) return chatml(from);

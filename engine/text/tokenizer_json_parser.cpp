@@ -75,13 +75,16 @@ class Reader {
       if (!value.is_number_unsigned() || value.get<uint64_t>() >= kMaxPieces)
         throw bad(fmt::format("has an id that is none, of {}", quote(levels_.back().key)));
       if (tables_->pieces.size() >= kMaxPieces) throw bad(fmt::format("has more than {} pieces", kMaxPieces));
+      if (levels_.back().key.size() > kMaxPieceBytes)
+        throw bad(
+            fmt::format("has a piece of more than {} bytes, {}", kMaxPieceBytes, quote(levels_.back().key)));
       tables_->pieces.push_back({value.get<Token>(), levels_.back().key});
       return false;
     }
     if (in_merges(3)) {
       if (!value.is_string())
         throw bad(fmt::format("has a merge that is no pair, {}", tables_->merges.size()));
-      tables_->merges.push_back(value.get<std::string>());
+      add_merge(value.get<std::string>());
       return false;
     }
     if (in_merges(4) && levels_.back().is_array) {
@@ -98,10 +101,15 @@ class Reader {
     if (!in_merges(3)) return true;
     if (halves_.size() != 2 || halves_[0].find(' ', 1) != std::string::npos)
       throw bad(fmt::format("has a merge that is no pair, {}", tables_->merges.size()));
-    tables_->merges.push_back(halves_[0] + ' ' + halves_[1]);
+    add_merge(halves_[0] + ' ' + halves_[1]);
     halves_.clear();
     --values_;
     return false;
+  }
+
+  void add_merge(std::string merge) {
+    if (tables_->merges.size() >= kMaxMerges) throw bad(fmt::format("has more than {} merges", kMaxMerges));
+    tables_->merges.push_back(std::move(merge));
   }
 
   std::string_view name_;

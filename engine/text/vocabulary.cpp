@@ -36,6 +36,9 @@ void check_pieces(const std::vector<std::string>& pieces) {
   seen.reserve(pieces.size());
   for (size_t id = 0; id < pieces.size(); ++id) {
     if (pieces[id].empty()) throw bad(fmt::format("has an empty piece, {}", id));
+    if (pieces[id].size() > kMaxPieceBytes)
+      throw bad(fmt::format("has a piece of {} bytes, {}, at most {} can be", pieces[id].size(), id,
+                            kMaxPieceBytes));
     if (!is_utf8(pieces[id]))
       throw bad(fmt::format("has a piece that is no UTF-8, {} {}", id, quote(pieces[id])));
     const auto [first, is_new] = seen.emplace(pieces[id], id);
@@ -119,6 +122,8 @@ void check(const Vocabulary& vocabulary) {
   check_count("kinds of pieces", vocabulary.kinds.size(), pieces);
   check_count("scores", vocabulary.scores.size(), sentencepiece ? pieces : 0);
   if (sentencepiece) check_count("merges", vocabulary.merges.size(), 0);
+  if (vocabulary.merges.size() > kMaxMerges)
+    throw bad(fmt::format("has {} merges, at most {} can be", vocabulary.merges.size(), kMaxMerges));
   for (size_t id = 0; id < vocabulary.scores.size(); ++id)
     if (!std::isfinite(vocabulary.scores[id]))
       throw bad(fmt::format("has a score that is no number, of piece {}", id));

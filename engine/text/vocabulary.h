@@ -14,7 +14,12 @@
 
 namespace kveval {
 
+// Several times what real models have; tokenizers take time or memory beyond the file's size from these on.
+// The longest piece known has 256 bytes (SentencePiece matches pieces in time quadratic in their length),
+// Gemma 3 has the most merges, 514,906.
 inline constexpr size_t kMaxPieces = 1 << 20;
+inline constexpr size_t kMaxPieceBytes = 1024;
+inline constexpr size_t kMaxMerges = 1 << 21;
 inline constexpr std::string_view kSpaceMark = "\u2581";  // a space, in SentencePiece's pieces
 
 // The numbers are SentencePiece's, and GGUF's.
@@ -66,8 +71,8 @@ std::optional<uint8_t> byte_of_piece(std::string_view piece);
 void pad(Vocabulary& vocabulary, size_t size);
 
 // Throws Error{bad_file}, naming the first thing that is wrong, when sizes disagree, ids are out of range, a
-// piece is empty, no UTF-8 or there twice, a score is not finite, or the model is of a kind that kveval does
-// not know.
+// piece is empty, too long, no UTF-8 or there twice, a score is not finite, or the model is of a kind that
+// kveval does not know.
 void check(const Vocabulary& vocabulary);
 
 // XXH3-128 of every field, 32 hex digits.
