@@ -111,6 +111,8 @@ std::shared_ptr<const Model> load_model(std::string_view specification) {
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) return std::make_shared<const Model>(read_gguf_model(path));
   if (fs::is_directory(path, ignored)) return std::make_shared<const Model>(read_hf_model(path));
+  if (fs::exists(path, ignored)) throw file_error(path, "is neither a file nor a directory");
+  if (fs::is_symlink(path, ignored)) throw file_error(path, "is a link to nothing that is there");
   throw Error(ErrorKind::usage,
               fmt::format("unknown model {}: no such file, and this build knows: {}", quote(specification),
                           known_names()),

@@ -92,7 +92,7 @@ struct Descriptor {
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   install_handler_once();
   // Without O_NONBLOCK opening a FIFO would wait for a writer before fstat can refuse it.
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) throw file_error(path, fmt::format("cannot be opened ({})", std::strerror(errno)));
   struct stat status {};
   if (fstat(file.fd, &status) != 0)
@@ -108,17 +108,23 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   region->lost.store(false);
   region->begin.store(reinterpret_cast<uintptr_t>(begin));
   region->end.store((reinterpret_cast<uintptr_t>(begin) + size + page_size - 1) & ~(page_size - 1));
-  return std::shared_ptr<const MappedFile>(
-      new MappedFile(path, {static_cast<const std::byte*>(begin), size}, region));
+  return std::shared_ptr<const MappedFile>(new MappedFile(
+      path, std::exchange(file.fd, -1), status, {static_cast<const std::byte*>(begin), size}, region));
 }
 
-MappedFile::MappedFile(std::string path, std::span<const std::byte> bytes, MappedRegion* region)
-    : path_(std::move(path)), bytes_(bytes), region_(region) {}
+MappedFile::MappedFile(std::string path, int descriptor, const struct stat& status,
+                       std::span<const std::byte> bytes, MappedRegion* region)
+    : path_(std::move(path)),
+      descriptor_(descriptor),
+      written_(status.st_mtim),
+      bytes_(bytes),
+      region_(region) {}
 
 MappedFile::~MappedFile() {
   region_->end.store(0);
   region_->begin.store(0);
   munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  close(descriptor_);
   region_->taken.store(false);
 }
 
@@ -134,8 +140,13 @@ void MappedFile::release(std::span<const std::byte> part) const {
 }
 
 void MappedFile::check_intact() const {
-  if (region_->lost.load())
+  struct stat status {};
+  const bool is_known = fstat(descriptor_, &status) == 0;
+  if (region_->lost.load() || (is_known && size_t(status.st_size) < bytes_.size()))
     throw file_error(path_, "lost bytes while it was read: it was shortened, or its disk failed",
+                     "run again when nothing else writes the file");
+  if (is_known && (status.st_mtim.tv_sec != written_.tv_sec || status.st_mtim.tv_nsec != written_.tv_nsec))
+    throw file_error(path_, "was written to while it was read",
                      "run again when nothing else writes the file");
 }
 

@@ -5,8 +5,11 @@
 // The price is SIGBUS when somebody shortens the file, or its disk fails, while it is mapped. The first map
 // installs a handler that puts zero pages over the lost rest of one of our maps, and only of ours, and marks
 // the file; reading goes on, and check_intact() turns the mark into an Error. Call it after the last read
-// whose bytes matter. A SIGBUS elsewhere goes to the handler that was there before.
+// whose bytes matter. A SIGBUS elsewhere goes to the handler that was there before. The file stays open, so
+// that check_intact() also sees what raises no signal: bytes lost inside the last page, and bytes written.
 #pragma once
+
+#include <sys/stat.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -36,13 +39,16 @@ class MappedFile {
   // Drops the resident pages that lie wholly inside `part`, a part of bytes(); a later read loads them again.
   void release(std::span<const std::byte> part) const;
 
-  // Throws Error{bad_file} when bytes were lost since open.
+  // Throws Error{bad_file} when the file was shortened or written to since open.
   void check_intact() const;
 
  private:
-  MappedFile(std::string path, std::span<const std::byte> bytes, MappedRegion* region);
+  MappedFile(std::string path, int descriptor, const struct stat& status, std::span<const std::byte> bytes,
+             MappedRegion* region);
 
   std::string path_;
+  int descriptor_;
+  timespec written_;  // last, when it was opened
   std::span<const std::byte> bytes_;
   MappedRegion* region_;  // what the signal handler knows of this map
 };
