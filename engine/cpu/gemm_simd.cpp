@@ -1,8 +1,8 @@
 // C = A W^T with W packed in blocks of 16 rows. Every output is one chain of fused multiply-adds over k, for
 // any m: blocking over k parks the float32 accumulator in C, it never splits the sum.
 //
-// Weights are decoded (packed_weights.h) into registers for m <= 4, where they go straight into the chains,
-// and into float panels for larger m, where many rows use them.
+// Weights are decoded (packed_weights.h) into registers for a few rows, where they go straight into the
+// chains, and into float panels for more, where many tiles of rows use them.
 #include <cstring>
 
 #include "engine/cpu/level_kernels.h"
@@ -15,7 +15,11 @@ namespace {
 using cpu::kGemmDepth;
 static_assert(kMicroVectors <= cpu::kGemmPanels);
 
-// ---------------------------------------------------------------------- m <= 4
+// ---------------------------------------------------------------------- few rows
+
+// As many as keep all accumulators of two row blocks (AVX2: of one) in registers. At 5 to 8 rows this reaches
+// 0.65-0.95 of peak by format, panels 0.55-0.7.
+constexpr int kFewRows = kRegisters == 32 ? 10 : 6;
 
 // Blocks x Rows independent chains hide the latency of the FMA; the rows share each weight while it is in a
 // register.
@@ -23,43 +27,55 @@ template <class Weights, int Blocks, int Rows>
 void stream(const uint8_t* weights, size_t row_block_bytes, int cols, const float* a, size_t lda, float* c,
             size_t ldc) {
   V sum[Rows][Blocks];
-#pragma GCC unroll 4
+#pragma GCC unroll 12
   for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
     for (size_t b = 0; b < Blocks; b++) sum[r][b] = zero();
-  for (int group = 0; group < cols / Weights::kGroup; group++) {
-    typename Weights::Scales scales[Blocks];
+  const auto prefetch = [ahead = size_t(Blocks) * row_block_bytes](const uint8_t* p)
+      __attribute__((always_inline)) {
+    _mm_prefetch(reinterpret_cast<const char*>(p + ahead), _MM_HINT_T0);
+  };
+  for (int g = 0; g < cols / Weights::kGroup; g++) {
+    typename Weights::Group group[Blocks];
+    const uint8_t* codes[Blocks];
 #pragma GCC unroll 4
-    for (size_t b = 0; b < Blocks; b++) scales[b] = Weights::scales(weights + b * row_block_bytes, group);
-    for (int unit = 0; unit < Weights::kGroup / Weights::kUnit; unit++) {
-      decltype(Weights::raw(weights)) raw[Blocks];
+    for (size_t b = 0; b < Blocks; b++) {
+      group[b] = Weights::group(weights + b * row_block_bytes, g);
+      codes[b] = Weights::codes_of(weights + b * row_block_bytes, g);
+      if constexpr (!Weights::kFloats) prefetch(Weights::header_line(weights + b * row_block_bytes, g));
+      if constexpr (Weights::kHigh > 0) prefetch(codes[b] + cpu::low_plane_bytes(Weights::kLayout));
+    }
+    for (int u = 0; u < Weights::kUnits; u++) {
+      decltype(Weights::unit(weights, 0)) unit[Blocks];
 #pragma GCC unroll 4
       for (size_t b = 0; b < Blocks; b++) {
-        const uint8_t* address = Weights::address(weights + b * row_block_bytes, group, unit);
-        raw[b] = Weights::raw(address);
-        _mm_prefetch(reinterpret_cast<const char*>(address + size_t(Blocks) * row_block_bytes), _MM_HINT_T0);
+        unit[b] = Weights::unit(codes[b], u);
+        prefetch(codes[b] + size_t(u) * 64);
       }
       static_assert(Weights::kUnit <= 16);
 #pragma GCC unroll 16
       for (int i = 0; i < Weights::kUnit; i++, a++)
 #pragma GCC unroll 4
         for (size_t b = 0; b < Blocks; b++) {
-          const V w = Weights::weight(scales[b], raw[b], i);
-#pragma GCC unroll 4
+          const V w = Weights::weight(group[b], unit[b], i);
+#pragma GCC unroll 12
           for (size_t r = 0; r < Rows; r++) sum[r][b] = fma(splat(a[r * lda]), w, sum[r][b]);
         }
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 12
   for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
     for (size_t b = 0; b < Blocks; b++) store(c + r * ldc + 16 * b, sum[r][b]);
 }
 
-template <class Weights, int Rows>
-void few_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, size_t lda, float* c,
-              size_t ldc) {
-  constexpr int kBlocks = kRegisters == 32 ? 4 : Rows < 3 ? 2 : 1;
+// m <= Rows.
+template <class Weights, int Rows = kFewRows>
+void few_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
+              float* c, size_t ldc) {
+  if constexpr (Rows > 1)
+    if (m < Rows) return few_rows<Weights, Rows - 1>(weights, n_begin, n_end, cols, a, m, lda, c, ldc);
+  constexpr int kBlocks = kRegisters == 32 ? (Rows <= 4 ? 4 : 2) : Rows <= 2 ? 2 : 1;
   const size_t bytes = cpu::row_block_bytes(Weights::kLayout, cols);
   int n = n_begin;
   for (; n + 16 * kBlocks <= n_end; n += 16 * kBlocks)
@@ -68,7 +84,7 @@ void few_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const fl
     stream<Weights, 1, Rows>(weights + size_t(n / 16) * bytes, bytes, cols, a, lda, c + n, ldc);
 }
 
-// ---------------------------------------------------------------------- larger m
+// ---------------------------------------------------------------------- many rows
 
 // Weights of neighbouring row blocks for some k: vector v of the k-th is at data + v * stride + 16 k.
 struct Panels {
@@ -79,12 +95,13 @@ struct Panels {
 // out: [depth][16]. k and depth are multiples of the group.
 template <class Weights>
 void decode_panel(const uint8_t* row_block, int k, int depth, float* out) {
-  for (int group = k / Weights::kGroup; group < (k + depth) / Weights::kGroup; group++) {
-    const auto scales = Weights::scales(row_block, group);
-    for (int unit = 0; unit < Weights::kGroup / Weights::kUnit; unit++) {
-      const auto raw = Weights::raw(Weights::address(row_block, group, unit));
+  for (int g = k / Weights::kGroup; g < (k + depth) / Weights::kGroup; g++) {
+    const auto group = Weights::group(row_block, g);
+    const uint8_t* codes = Weights::codes_of(row_block, g);
+    for (int u = 0; u < Weights::kUnits; u++) {
+      const auto unit = Weights::unit(codes, u);
 #pragma GCC unroll 16
-      for (int i = 0; i < Weights::kUnit; i++, out += 16) store(out, Weights::weight(scales, raw, i));
+      for (int i = 0; i < Weights::kUnit; i++, out += 16) store(out, Weights::weight(group, unit, i));
     }
   }
 }
@@ -107,12 +124,11 @@ struct Prefetch {
 
 template <class Weights>
 Prefetch packed_panel(const uint8_t* row_block, int k, int depth) {
-  const uint8_t* begin = k % Weights::kLayout.block == 0
-                             ? Weights::block_of(row_block, k / Weights::kGroup)
-                             : Weights::address(row_block, k / Weights::kGroup, 0);
-  const uint8_t* last = Weights::address(row_block, (k + depth - 1) / Weights::kGroup, 0);
-  const size_t bytes = size_t(last - begin) + Weights::kGroup * cpu::code_bytes(Weights::kLayout);
-  return {reinterpret_cast<const char*>(begin), 0, int(bytes / 64)};
+  const int group = k / Weights::kGroup, last = (k + depth - 1) / Weights::kGroup;
+  const uint8_t* begin = k % Weights::kLayout.block == 0 ? Weights::block_of(row_block, group)
+                                                         : Weights::codes_of(row_block, group);
+  const uint8_t* end = Weights::codes_of(row_block, last) + cpu::group_bytes(Weights::kLayout);
+  return {reinterpret_cast<const char*>(begin), 0, int((end - begin) / 64)};
 }
 
 template <int Rows, int Vectors>
@@ -193,13 +209,8 @@ template <cpu::WeightFormat F>
 void multiply(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
               float* c, size_t ldc, float* scratch) {
   using Weights = PackedWeights<F>;
-  switch (m) {
-    case 1: return few_rows<Weights, 1>(weights, n_begin, n_end, cols, a, lda, c, ldc);
-    case 2: return few_rows<Weights, 2>(weights, n_begin, n_end, cols, a, lda, c, ldc);
-    case 3: return few_rows<Weights, 3>(weights, n_begin, n_end, cols, a, lda, c, ldc);
-    case 4: return few_rows<Weights, 4>(weights, n_begin, n_end, cols, a, lda, c, ldc);
-    default: return many_rows<Weights>(weights, n_begin, n_end, cols, a, m, lda, c, ldc, scratch);
-  }
+  if (m <= kFewRows) return few_rows<Weights>(weights, n_begin, n_end, cols, a, m, lda, c, ldc);
+  many_rows<Weights>(weights, n_begin, n_end, cols, a, m, lda, c, ldc, scratch);
 }
 
 using Multiply = decltype(&multiply<cpu::WeightFormat::f32>);
@@ -212,6 +223,7 @@ Multiply multiply_for(cpu::WeightFormat format) {
     case bf16: return multiply<bf16>;
     case q4_0: return multiply<q4_0>;
     case q4_1: return multiply<q4_1>;
+    case q5_0: return multiply<q5_0>;
     case q5_1: return multiply<q5_1>;
     case q8_0: return multiply<q8_0>;
     case iq4_nl: return multiply<iq4_nl>;

@@ -1,8 +1,9 @@
 #include "engine/cpu/packed_matrix.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <iterator>
+#include <span>
 
 #include "engine/model/block_quants.h"
 
@@ -16,7 +17,7 @@ WeightFormat format_of(TensorType type) {
     case TensorType::bf16: return WeightFormat::bf16;
     case TensorType::q4_0: return WeightFormat::q4_0;
     case TensorType::q4_1: return WeightFormat::q4_1;
-    case TensorType::q5_0: return WeightFormat::q8_0;  // the same but for the codes' range
+    case TensorType::q5_0: return WeightFormat::q5_0;
     case TensorType::q5_1: return WeightFormat::q5_1;
     case TensorType::q8_0: return WeightFormat::q8_0;
     case TensorType::q2_k: return WeightFormat::q2_k;
@@ -29,41 +30,54 @@ WeightFormat format_of(TensorType type) {
   return WeightFormat::f32;
 }
 
-// The bits that stand for a code of two or four bits.
-struct CodeBits {
-  explicit CodeBits(const WeightLayout& layout) {
-    for (int i = (1 << std::min(code_bits(layout), 4)) - 1; i >= 0; i--)
-      of[uint8_t(layout.values[i])] = uint8_t(i);
-  }
-  std::array<uint8_t, 256> of{};
-};
-
 void put_half(uint16_t half, uint8_t* out) { std::memcpy(out, &half, sizeof half); }
 
-// One lane of one block.
-void pack_block(const WeightLayout& layout, const CodeBits& code_bits_of, const UnpackedBlock& unpacked,
-                size_t lane, uint8_t* block) {
-  put_half(unpacked.d, block + 2 * lane);
-  if (layout.offset) put_half(unpacked.m, block + 32 + 2 * lane);
-  if (layout.factors) {
-    for (size_t group = 0; group < size_t(groups_of(layout)); group++) {
-      block[factors_at(layout) + group * kLanes + lane] = uint8_t(unpacked.factor[group]);
-      if (layout.offset)
-        block[offset_factors_at(layout) + group * kLanes + lane] = uint8_t(unpacked.offset_factor[group]);
-    }
+// Bits [from, from + Bits) of `count` codes into one lane of a plane.
+template <int Bits>
+void put_plane(const uint8_t* codes, int count, int from, uint8_t* lane) {
+  constexpr int kInDword = 32 / Bits;
+  for (int k = 0; k < count; k += kInDword, codes += kInDword, lane += 4 * kLanes) {
+    uint32_t dword = 0;
+    for (int i = 0; i < kInDword; i++)
+      dword |= uint32_t(codes[i] >> from & ((1 << Bits) - 1)) << code_shift(Bits, i);
+    std::memcpy(lane, &dword, sizeof dword);
   }
-  uint8_t* codes = block + codes_at(layout);
-  const int8_t* code = unpacked.codes.data();
-  if (layout.codes == CodeKind::int8) {
-    for (size_t k = 0; k < size_t(layout.block); k++) codes[k * kLanes + lane] = uint8_t(code[k]);
+}
+
+void put_plane(int bits, const uint8_t* codes, int count, int from, uint8_t* lane) {
+  switch (bits) {
+    case 1: return put_plane<1>(codes, count, from, lane);
+    case 2: return put_plane<2>(codes, count, from, lane);
+    case 4: return put_plane<4>(codes, count, from, lane);
+    default: return;  // no such plane
+  }
+}
+
+void put_codes(const WeightLayout& layout, const uint8_t* codes, size_t lane, uint8_t* out) {
+  const int count = layout.group, low = low_bits(layout), high = high_bits(layout);
+  if (layout.bits == 8) {
+    for (size_t k = 0; k < size_t(count); k++) out[k * kLanes + lane] = codes[k];
     return;
   }
-  const int bits = code_bits(layout), in_dword = 32 / bits;
-  for (int k = 0; k < layout.block; k += in_dword, code += in_dword, codes += 4 * kLanes) {
-    uint32_t dword = 0;
-    for (int i = 0; i < in_dword; i++)
-      dword |= uint32_t(code_bits_of.of[uint8_t(code[i])]) << code_shift(bits, i);
-    std::memcpy(codes + 4 * lane, &dword, sizeof dword);
+  put_plane(low, codes, count, 0, out + 4 * lane);
+  put_plane(high, codes, count, low, out + low_plane_bytes(layout) + 4 * lane);
+}
+
+// One lane of one block.
+void put_block(const WeightLayout& layout, UnpackedBlock& unpacked, size_t lane, uint8_t* block) {
+  put_half(unpacked.d, block + 2 * lane);
+  if (layout.offset) put_half(unpacked.m, block + 32 + 2 * lane);
+  if (layout.codes == Codes::iq4_nl) {  // its bits are an index among ascending values
+    for (int8_t& code : std::span(unpacked.codes).first(size_t(layout.block)))
+      code = int8_t(std::ranges::lower_bound(kIq4NlValues, code) - std::begin(kIq4NlValues));
+  }
+  for (size_t group = 0; group < size_t(groups_of(layout)); group++) {
+    if (layout.factors) block[factors_at(layout) + group * kLanes + lane] = uint8_t(unpacked.factor[group]);
+    if (layout.factors && layout.offset)
+      block[offset_factors_at(layout) + group * kLanes + lane] = uint8_t(unpacked.offset_factor[group]);
+    const auto* codes = reinterpret_cast<const uint8_t*>(unpacked.codes.data());  // signed: two's complement
+    put_codes(layout, codes + group * size_t(layout.group), lane,
+              block + codes_at(layout) + group * group_bytes(layout));
   }
 }
 
@@ -74,8 +88,8 @@ void interleave(const std::byte* rows, size_t count, size_t row_bytes, size_t si
       std::memcpy(out + (k * kLanes + lane) * size, rows + lane * row_bytes + k * size, size);
 }
 
-void pack_rows(const Tensor& matrix, const WeightLayout& layout, const CodeBits& code_bits_of, size_t count,
-               const std::byte* rows, uint8_t* out) {
+void pack_rows(const Tensor& matrix, const WeightLayout& layout, size_t count, const std::byte* rows,
+               uint8_t* out) {
   const TypeInfo& info = info_of(matrix.type);
   const size_t bytes = row_bytes(matrix);
   std::memset(out, 0, row_block_bytes(layout, int(cols(matrix))));
@@ -84,13 +98,13 @@ void pack_rows(const Tensor& matrix, const WeightLayout& layout, const CodeBits&
   for (size_t at = 0; at < bytes; at += size_t(info.block_bytes), out += block_bytes(layout)) {
     for (size_t lane = 0; lane < count; lane++) {
       unpack_block(matrix.type, rows + lane * bytes + at, unpacked);
-      pack_block(layout, code_bits_of, unpacked, lane, out);
+      put_block(layout, unpacked, lane, out);
     }
   }
 }
 
 // A piece of a product: enough columns that copying A's rows into the kernel's blocks (once a piece) stays
-// below 3 % of the work, or, for a few rows, enough weights (128 KB) to be worth handing to a thread.
+// below 3 % of the work, or, for a few rows, enough weights (32,768: microseconds) to be worth a thread.
 int columns_per_piece(int m, int cols) { return m > 4 ? 256 : std::max(kLanes, 32768 / std::max(1, cols)); }
 
 }  // namespace
@@ -107,13 +121,11 @@ size_t PackedMatrix::byte_size() const {
 PackedMatrix pack(const Tensor& matrix, ThreadPool& pool) {
   PackedMatrix packed{format_of(matrix.type), int(rows(matrix)), int(cols(matrix)), {}};
   const WeightLayout layout = layout_of(packed.format);
-  const CodeBits code_bits_of(layout);
   packed.bytes.reserve(packed.byte_size() / sizeof(float));
   auto* const out = reinterpret_cast<uint8_t*>(packed.bytes.data());
   pool.run(packed.padded_rows() / kLanes, [&](int i, int) {
     const size_t count = size_t(std::min(kLanes, packed.rows - i * kLanes));
-    pack_rows(matrix, layout, code_bits_of, count,
-              matrix.data.data() + size_t(i) * kLanes * row_bytes(matrix),
+    pack_rows(matrix, layout, count, matrix.data.data() + size_t(i) * kLanes * row_bytes(matrix),
               out + size_t(i) * row_block_bytes(layout, packed.cols));
   });
   return packed;

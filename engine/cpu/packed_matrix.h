@@ -21,7 +21,8 @@ struct PackedMatrix {
   size_t byte_size() const;
 };
 
-// matrix: [rows, cols], of any type: its weights keep their values and, within 1.6 times, their bytes.
+// matrix: [rows, cols], of any type: its weights keep their values and, nearly, their bytes
+// (weight_format.h).
 PackedMatrix pack(const Tensor& matrix, ThreadPool& pool);
 
 // c[i][r] = sum over k of a[i][k] * matrix[r][k], one FMA chain each, for i < m and r < rows.

@@ -68,48 +68,56 @@ namespace {
 
 float half_at(const uint8_t* p) { return kv::decode_fp16(uint16_t(p[0] | p[1] << 8)); }
 
-// Row `lane`'s code at k of a block.
-int code_at(const cpu::WeightLayout& layout, const uint8_t* codes, size_t k, size_t lane) {
-  const int bits = cpu::code_bits(layout);
-  if (bits == 8) return int8_t(codes[k * kLanes + lane]);
+// The bits of row `lane`'s code at k, in a plane of 1, 2 or 4.
+int bits_at(const uint8_t* plane, int bits, size_t k, size_t lane) {
   const size_t in_dword = 32 / size_t(bits);
   const int shift = cpu::code_shift(bits, int(k % in_dword));
-  const int byte = codes[(k / in_dword * kLanes + lane) * 4 + size_t(shift) / 8];
-  return layout.values[byte >> shift % 8 & ((1 << bits) - 1)];
+  return plane[(k / in_dword * kLanes + lane) * 4 + size_t(shift) / 8] >> shift % 8 & ((1 << bits) - 1);
 }
 
-void unpack_floats(cpu::CodeKind kind, const uint8_t* p, size_t count, float* out) {
-  for (size_t i = 0; i < count; i++) {
-    if (kind == cpu::CodeKind::f32)
-      std::memcpy(out + i, p + 4 * i, sizeof(float));
-    else
-      out[i] = kind == cpu::CodeKind::f16 ? half_at(p + 2 * i)
-                                          : kv::decode_bf16(uint16_t(p[2 * i] | p[2 * i + 1] << 8));
+// Row `lane`'s code at k of a group.
+int code_at(const cpu::WeightLayout& layout, const uint8_t* codes, size_t k, size_t lane) {
+  if (layout.bits == 8) return int8_t(codes[k * kLanes + lane]);
+  const int low = cpu::low_bits(layout), high = cpu::high_bits(layout);
+  int bits = bits_at(codes, low, k, lane);
+  if (high > 0) bits |= bits_at(codes + cpu::low_plane_bytes(layout), high, k, lane) << low;
+  return cpu::code_value(layout, bits);
+}
+
+void unpack_floats(cpu::Codes codes, const uint8_t* p, size_t count, float* out) {
+  if (codes == cpu::Codes::f32) {
+    std::memcpy(out, p, count * sizeof(float));
+  } else if (codes == cpu::Codes::f16) {
+    for (size_t i = 0; i < count; i++) out[i] = half_at(p + 2 * i);
+  } else {
+    for (size_t i = 0; i < count; i++) out[i] = kv::decode_bf16(uint16_t(p[2 * i] | p[2 * i + 1] << 8));
+  }
+}
+
+// Row `lane` of a group of one block: out[k * 16].
+void unpack_group(const cpu::WeightLayout& layout, const uint8_t* block, size_t group, size_t lane,
+                  float* out) {
+  float scale = half_at(block + 2 * lane), offset = layout.offset ? half_at(block + 32 + 2 * lane) : 0.f;
+  if (layout.factors) {
+    const size_t at = group * kLanes + lane;
+    scale *= float(int8_t(block[cpu::factors_at(layout) + at]));
+    if (layout.offset) offset *= float(int8_t(block[cpu::offset_factors_at(layout) + at]));
+  }
+  const uint8_t* codes = block + cpu::codes_at(layout) + group * cpu::group_bytes(layout);
+  for (size_t k = 0; k < size_t(layout.group); k++) {
+    const int code = code_at(layout, codes, k, lane);
+    out[k * kLanes] =
+        layout.offset ? weight_with_offset(scale, code, offset) : weight_without_offset(scale, code);
   }
 }
 
 // A row block as floats, [cols][16].
 void unpack(const cpu::WeightLayout& layout, const uint8_t* block, size_t cols, float* out) {
   if (cpu::is_float(layout)) return unpack_floats(layout.codes, block, cols * kLanes, out);
-  const size_t width = size_t(layout.block), group_width = size_t(layout.group);
-  for (size_t begin = 0; begin < cols; begin += width, block += cpu::block_bytes(layout)) {
-    for (size_t lane = 0; lane < kLanes; lane++) {
-      for (size_t group = 0; group < width / group_width; group++) {
-        float scale = half_at(block + 2 * lane);
-        float offset = layout.offset ? half_at(block + 32 + 2 * lane) : 0.f;
-        if (layout.factors) {
-          const size_t at = group * kLanes + lane;
-          scale *= float(int8_t(block[cpu::factors_at(layout) + at]));
-          if (layout.offset) offset *= float(int8_t(block[cpu::offset_factors_at(layout) + at]));
-        }
-        for (size_t k = group * group_width; k < (group + 1) * group_width; k++) {
-          const int code = code_at(layout, block + cpu::codes_at(layout), k, lane);
-          out[(begin + k) * kLanes + lane] =
-              layout.offset ? weight_with_offset(scale, code, offset) : weight_without_offset(scale, code);
-        }
-      }
-    }
-  }
+  const size_t group_floats = size_t(layout.group) * kLanes;
+  for (size_t k = 0; k < cols; k += size_t(layout.block), block += cpu::block_bytes(layout))
+    for (size_t group = 0; group < size_t(cpu::groups_of(layout)); group++, out += group_floats)
+      for (size_t lane = 0; lane < kLanes; lane++) unpack_group(layout, block, group, lane, out + lane);
 }
 
 }  // namespace

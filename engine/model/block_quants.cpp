@@ -75,10 +75,33 @@ void unpack_iq4_nl(const uint8_t* block, UnpackedBlock& out) {
   for (int i = 0; i < 32; ++i) out.codes[i] = kIq4NlValues[size_t(nibble_of_32(block + 2, i))];
 }
 
-// Q2_K and Q3_K keep 128 elements in 32 bytes: elements 32 s + l in bits 2 s of byte l.
-int two_bits(const uint8_t* bytes, int element) {
-  const int half = element / 128, shift = element % 128 / 32 * 2;
-  return bytes[half * 32 + element % 32] >> shift & 3;
+// The K formats' loops run over neighbouring bytes, so that the compiler can take 16 at a time: a large model
+// is unpacked whole when it is loaded.
+
+// Two bits each: of every 128 elements, 32 s + l stands in bits 2 s of byte l of 32.
+void two_bits_of_128(const uint8_t* bytes, int8_t* codes) {
+  for (int i = 0; i < 256; i += 32) {
+    const uint8_t* from = bytes + i / 128 * 32;
+    const int shift = i % 128 / 32 * 2;
+    for (int l = 0; l < 32; ++l) codes[i + l] = int8_t(from[l] >> shift & 3);
+  }
+}
+
+// One bit each: element 32 j + l stands in bit j of byte l; `weight` is added where it is set.
+void add_high_bits(const uint8_t* bytes, int weight, int8_t* codes) {
+  for (int j = 0; j < 8; ++j)
+    for (int l = 0; l < 32; ++l) codes[32 * j + l] = int8_t(codes[32 * j + l] + (bytes[l] >> j & 1) * weight);
+}
+
+// Of every 2 `Half` elements the first half are the low nibbles of `Half` bytes, the others the high ones.
+template <int Half>
+void nibbles(const uint8_t* bytes, int8_t* codes) {
+  for (int i = 0; i < 256; i += 2 * Half, bytes += Half) {
+    for (int l = 0; l < Half; ++l) {
+      codes[i + l] = int8_t(bytes[l] & 15);
+      codes[i + Half + l] = int8_t(bytes[l] >> 4);
+    }
+  }
 }
 
 // 16 bytes of scales (low nibble) and minima (high), 64 of codes, d, dmin.
@@ -88,7 +111,7 @@ void unpack_q2_k(const uint8_t* block, UnpackedBlock& out) {
     out.factor[g] = int8_t(block[g] & 15);
     out.offset_factor[g] = int8_t(block[g] >> 4);
   }
-  for (int i = 0; i < 256; ++i) out.codes[i] = int8_t(two_bits(block + 16, i));
+  two_bits_of_128(block + 16, out.codes.data());
 }
 
 // Scale g of Q3_K: its low four bits are a nibble of bytes 0-7 (low for g < 8, high from 8 on), its high two
@@ -98,14 +121,13 @@ int q3_k_scale(const uint8_t* scales, int g) {
   return low | (scales[8 + g % 4] >> g / 4 * 2 & 3) << 4;
 }
 
-// 32 bytes of high bits (bit j of byte l is element 32 j + l), 64 of low two bits, 12 of scales, d.
+// 32 bytes of high bits, 64 of low two bits, 12 of scales, d.
 void unpack_q3_k(const uint8_t* block, UnpackedBlock& out) {
   out.d = half_at(block + 108);
   for (int g = 0; g < 16; ++g) out.factor[g] = int8_t(q3_k_scale(block + 96, g) - 32);
-  for (int i = 0; i < 256; ++i) {
-    const int high = block[i % 32] >> i / 32 & 1;
-    out.codes[i] = int8_t(two_bits(block + 32, i) + high * 4 - 4);
-  }
+  two_bits_of_128(block + 32, out.codes.data());
+  add_high_bits(block, 4, out.codes.data());
+  for (int8_t& code : out.codes) code = int8_t(code - 4);
 }
 
 // Six-bit scales and minima of eight groups in 12 bytes: the first four whole in bytes 0-3 and 4-7; the
@@ -119,39 +141,29 @@ void unpack_k_factors(const uint8_t* scales, UnpackedBlock& out) {
   }
 }
 
-// Q4_K and Q5_K: of every 64 elements the first 32 are the low nibbles of 32 bytes, the others the high ones.
-int nibble_of_64(const uint8_t* bytes, int element) {
-  const int byte = bytes[element / 64 * 32 + element % 32];
-  return element % 64 < 32 ? byte & 15 : byte >> 4;
-}
-
 // d, dmin, 12 bytes of scales, 128 of nibbles.
 void unpack_q4_k(const uint8_t* block, UnpackedBlock& out) {
   set_d_and_minus_dmin(block, out);
   unpack_k_factors(block + 4, out);
-  for (int i = 0; i < 256; ++i) out.codes[i] = int8_t(nibble_of_64(block + 16, i));
+  nibbles<32>(block + 16, out.codes.data());
 }
 
-// As Q4_K, with 32 bytes of fifth bits before the nibbles: bit j of byte l is element 32 j + l.
+// As Q4_K, with 32 bytes of fifth bits before the nibbles.
 void unpack_q5_k(const uint8_t* block, UnpackedBlock& out) {
   set_d_and_minus_dmin(block, out);
   unpack_k_factors(block + 4, out);
-  for (int i = 0; i < 256; ++i) {
-    const int high = block[16 + i % 32] >> i / 32 & 1;
-    out.codes[i] = int8_t(nibble_of_64(block + 48, i) | high << 4);
-  }
+  nibbles<32>(block + 48, out.codes.data());
+  add_high_bits(block + 16, 16, out.codes.data());
 }
 
-// 128 bytes of low nibbles, 64 of high two bits, 16 signed scales, d. Of every 128 elements 0-63 are the low
-// nibbles of 64 bytes and 64-127 the high ones; element 32 s + l has its high bits in bits 2 s of byte l.
+// 128 bytes of low nibbles, 64 of high two bits, 16 signed scales, d.
 void unpack_q6_k(const uint8_t* block, UnpackedBlock& out) {
   out.d = half_at(block + 208);
   std::memcpy(out.factor.data(), block + 192, 16);
-  for (int i = 0; i < 256; ++i) {
-    const int byte = block[i / 128 * 64 + i % 64];
-    const int low = i % 128 < 64 ? byte & 15 : byte >> 4;
-    out.codes[i] = int8_t((low | two_bits(block + 128, i) << 4) - 32);
-  }
+  std::array<int8_t, 256> high;
+  two_bits_of_128(block + 128, high.data());
+  nibbles<64>(block, out.codes.data());
+  for (size_t i = 0; i < 256; ++i) out.codes[i] = int8_t((out.codes[i] | high[i] << 4) - 32);
 }
 
 void dequantize_floats(TensorType type, const uint8_t* p, size_t count, float* out) {

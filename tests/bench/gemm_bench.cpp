@@ -36,7 +36,7 @@ void gemm(benchmark::State& state, const cpu::Kernels& kernels, TensorType type,
   const Tensor matrix = matrix_of(type, shape);
   std::vector<cpu::PackedMatrix> packed;
   packed.push_back(cpu::pack(matrix, pool));
-  const size_t bytes = packed[0].byte_size(), copies = m <= 4 ? (size_t(200) << 20) / bytes + 1 : 1;
+  const size_t bytes = packed[0].byte_size(), copies = m == 1 ? (size_t(200) << 20) / bytes + 1 : 1;
   while (packed.size() < copies) packed.push_back(cpu::pack(matrix, pool));
   Random random(2);
   cpu::Buffer a(size_t(m) * size_t(cols)), c(size_t(m) * size_t(rows)), scratch(cpu::gemm_scratch_floats(m));
@@ -51,7 +51,7 @@ void gemm(benchmark::State& state, const cpu::Kernels& kernels, TensorType type,
     benchmark::DoNotOptimize(c.data());
   }
   report(state, 2.0 * m * double(rows) * double(cols), peak);
-  if (m <= 4) state.SetBytesProcessed(int64_t(state.iterations()) * int64_t(bytes));
+  if (m == 1) state.SetBytesProcessed(int64_t(state.iterations()) * int64_t(bytes));
 }
 
 // What loading a model costs beyond reading its file.
@@ -64,15 +64,16 @@ void pack(benchmark::State& state, TensorType type, Shape shape) {
 
 [[maybe_unused]] const bool registered = [] {
   constexpr Shape kWide = {8960, 1536};
+  constexpr TensorType kTypes[] = {TensorType::f32,  TensorType::bf16, TensorType::q4_1, TensorType::q5_0,
+                                   TensorType::q8_0, TensorType::q4_k, TensorType::q6_k};
   const auto name_of = [](const char* what, TensorType type, Shape shape) {
     return std::string(what) + "/" + std::string(info_of(type).name) + "/rows:" + std::to_string(shape.rows) +
            "/cols:" + std::to_string(shape.cols);
   };
   for (const cpu::Kernels* kernels : fast_levels())
-    for (int i = 0; i < kTensorTypes; i++)
+    for (const TensorType type : kTypes)
       for (const Shape shape : {Shape{1536, 576}, kWide, Shape{1536, 8960}})
-        for (const int m : {512, 128, 16, 4, 1}) {
-          const auto type = TensorType(i);
+        for (const int m : {512, 128, 16, 8, 4, 1}) {
           if (shape.cols % info_of(type).block_elements != 0) continue;
           const std::string what = "gemm/" + std::string(kernels->name);
           benchmark::RegisterBenchmark(

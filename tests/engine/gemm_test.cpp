@@ -159,11 +159,11 @@ TEST(PackedMatrix, StaysNearTheSizeOfTheFile) {
     const auto type = TensorType(i);
     const Tensor matrix = random_tensor(random, type, 32, 512);
     const double ratio = double(pack(matrix, pool).byte_size()) / double(matrix.data.size());
-    const double most =
-        type == TensorType::q4_k                                                           ? 1.1
-        : type == TensorType::q2_k || type == TensorType::q3_k || type == TensorType::q6_k ? 1.35
-        : type == TensorType::q5_0 || type == TensorType::q5_1 || type == TensorType::q5_k ? 1.57
-                                                                                           : 1.0;
+    const double most = type == TensorType::q3_k   ? 1.35
+                        : type == TensorType::q2_k ? 1.2
+                        : type == TensorType::q4_k || type == TensorType::q5_k || type == TensorType::q6_k
+                            ? 1.03
+                            : 1.0;
     EXPECT_LE(ratio, most) << info_of(type).name;
   }
 }
