@@ -4,14 +4,18 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "build_info.h"
 #include "engine/error.h"
+#include "engine/quote.h"
 #include "harness/commands/commands.h"
 
 namespace {
@@ -54,6 +58,40 @@ int fail(int code, const std::string& message, const std::string& hint) {
   return code;
 }
 
+// The words of the command as far as they name one: "kveval model inspect". CLI11 tells of a word that names
+// none only as an argument too many.
+struct Command {
+  const CLI::App* app;
+  std::string words;    // that name it
+  std::string unknown;  // the next one, where a command should be named and none has that name
+};
+
+Command command_of(const CLI::App& app, int argc, char** argv) {
+  Command command{&app, app.get_name(), {}};
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    const std::vector<const CLI::App*> known = command.app->get_subcommands({});
+    if (known.empty()) break;
+    const auto next = std::ranges::find(known, argv[i], &CLI::App::get_name);
+    if (next == known.end()) {
+      command.unknown = argv[i];
+      break;
+    }
+    command.app = *next;
+    command.words += fmt::format(" {}", argv[i]);
+  }
+  return command;
+}
+
+int fail_to_parse(const CLI::App& app, int argc, char** argv, const std::string& message) {
+  const Command command = command_of(app, argc, argv);
+  if (command.unknown.empty())
+    return fail(kUsage, message, fmt::format("'{} --help' lists what there is", command.words));
+  std::vector<std::string> names;
+  for (const CLI::App* known : command.app->get_subcommands({})) names.push_back(known->get_name());
+  return fail(kUsage, "there is no command " + kveval::quote(command.unknown),
+              fmt::format("behind '{}' come: {}", command.words, fmt::join(names, ", ")));
+}
+
 // A full disk behind a redirection must not pass for data that was written.
 void check_stdout() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
@@ -89,7 +127,7 @@ int run_program(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) { return app.exit(help); } catch (const CLI::ParseError& error) {
-    return fail(kUsage, error.what(), "'kveval --help' and 'kveval VERB --help' list what there is");
+    return fail_to_parse(app, argc, argv, error.what());
   }
   if (app.get_subcommands().empty()) {
     return fail(kUsage, "say what to do: run, resume, list, show, compare, report, bench or model",

@@ -136,7 +136,8 @@ class Part {
 void Part::read_counts() {
   const auto header = [] { return std::string("the header"); };
   if (std::memcmp(cursor_.take(4, header), "GGUF", 4) != 0)
-    throw error("does not begin with GGUF: not a GGUF file");
+    throw error("does not begin with GGUF: not a GGUF file",
+                "name a GGUF file, or the directory of a Hugging Face checkpoint, not a file in it");
   const auto version = cursor_.number<uint32_t>(header);
   if (version == 0x02000000 || version == 0x03000000)
     throw error("is big-endian GGUF, which kveval does not read");

@@ -243,7 +243,8 @@ std::vector<PromptPart> render(const ChatTemplate& chat, const std::optional<std
   const auto literal = [&parts](std::string text) { parts.push_back({std::move(text), true}); };
   const auto written = [&parts](std::string text) { parts.push_back({std::move(text), false}); };
   if (system && chat.after_system.empty())
-    throw Error(ErrorKind::usage, fmt::format("the {} template has no place for a system text", chat.family));
+    throw Error(ErrorKind::usage, fmt::format("the {} template has no place for a system text", chat.family),
+                "put it into the prompt");
   const size_t last = turns.size() - 1, system_turn = chat.system_in_last_turn ? last : 0;
   for (size_t i = 0; i <= last; ++i) {
     const bool has_system = system && i == system_turn;

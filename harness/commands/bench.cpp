@@ -139,6 +139,7 @@ void bench_command(const BenchOptions& options, const Context& context) {
 
   const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine, context);
   const EngineInfo info = engine->describe();
+  check_vocabulary(given, info, options.tokens_file);
   for (const size_t length : lengths) {
     if (length < 2 || length + size_t(options.decode) > size_t(info.context)) {
       throw Error(ErrorKind::usage,

@@ -88,6 +88,19 @@ std::string quoted_piece(std::string_view text) {
   return out + "'";
 }
 
+void check_utf8(std::string_view text, const char* what) {
+  if (is_utf8(text)) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("{} is not UTF-8 from byte {} on", what, valid_utf8_prefix(text) + 1));
+}
+
+void add_model_argument(CLI::App& command, std::string& model) {
+  command
+      .add_option("model,--model", model,
+                  "a name, a GGUF file or a Hugging Face directory: the first word, or behind --model")
+      ->required();
+}
+
 void add_model_command(CLI::App& app, Context& context) {
   CLI::App* model = app.add_subcommand("model", "List, fetch and look at models");
   model->require_subcommand(0, 1);

@@ -49,6 +49,7 @@ class AnswerPrinter {
   void finish(const std::string& text) {
     print(std::string_view(text).substr(std::min(printed_, text.size())));
     fmt::print("\n");
+    std::fflush(stdout);  // what is told on the other stream comes behind it
   }
 
  private:
@@ -99,6 +100,8 @@ int room_for(const GenerateOptions& options, size_t prompt, const EngineInfo& in
 }
 
 void generate_command(const GenerateOptions& options, const Context& context) {
+  check_utf8(options.prompt, "the prompt");
+  if (options.system) check_utf8(*options.system, "the system text");
   std::vector<Profile> profiles = {parse_profile(options.profile)};
   const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine, context);
   const EngineInfo info = engine->describe();
@@ -150,8 +153,7 @@ void add_model_generate(CLI::App& model, Context& context) {
   const auto options = std::make_shared<GenerateOptions>();
   CLI::App* command =
       model.add_subcommand("generate", "One answer to a prompt, the likeliest token each time");
-  command->add_option("model,--model", options->model, "a name, a GGUF file or a Hugging Face directory")
-      ->required();
+  add_model_argument(*command, options->model);
   command->add_option("prompt", options->prompt, "what to ask")->required();
   command->add_option("--profile", options->profile, "cache profile ('kveval list profiles')")
       ->capture_default_str();

@@ -303,8 +303,7 @@ void add_model_inspect(CLI::App& model, Context& context) {
   const auto options = std::make_shared<InspectOptions>();
   CLI::App* command =
       model.add_subcommand("inspect", "What a model is made of, and its cache's bytes under each profile");
-  command->add_option("model,--model", options->model, "a name, a GGUF file or a Hugging Face directory")
-      ->required();
+  add_model_argument(*command, options->model);
   command->add_flag("--json", options->json, "print JSON");
   command->callback([options, &context] { inspect_command(*options, context); });
 }

@@ -124,6 +124,7 @@ void logits_command(const LogitsOptions& options, const Context& context) {
                 "leave mode=transcode out");
   const Tokens ids = read_token_file(options.tokens_file);
   const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine, context);
+  check_vocabulary(ids, engine->describe(), options.tokens_file);
   engine->check(profiles[0]);
   resolve_profiles(profiles, *engine);
   const Rows rows = run_logits(*engine, profiles[0], ids, options.top, context);
@@ -140,8 +141,7 @@ void logits_command(const LogitsOptions& options, const Context& context) {
 void add_model_logits(CLI::App& model, Context& context) {
   const auto options = std::make_shared<LogitsOptions>();
   CLI::App* command = model.add_subcommand("logits", "The largest logits behind every token, as JSON");
-  command->add_option("model,--model", options->model, "a name, a GGUF file or a Hugging Face directory")
-      ->required();
+  add_model_argument(*command, options->model);
   command->add_option("--profile", options->profile, "cache profile ('kveval list profiles')")
       ->capture_default_str();
   command

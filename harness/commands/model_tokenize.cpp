@@ -92,6 +92,7 @@ void tokenize_command(const TokenizeOptions& options, const Context& context) {
       throw Error(ErrorKind::bad_file, fmt::format("'{}' cannot be read", options.jsonl),
                   "name a file with a {\"text\"} a line, or - for standard input");
   }
+  for (const std::string& text : options.texts) check_utf8(text, "the text");
   const std::shared_ptr<const Model> model = load_or_pull(options.model, context);
   if (!options.jsonl.empty()) {
     const bool standard = options.jsonl == "-";
@@ -107,8 +108,7 @@ void tokenize_command(const TokenizeOptions& options, const Context& context) {
 void add_model_tokenize(CLI::App& model, Context& context) {
   const auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = model.add_subcommand("tokenize", "Text to token ids");
-  command->add_option("model,--model", options->model, "a name, a GGUF file or a Hugging Face directory")
-      ->required();
+  add_model_argument(*command, options->model);
   command->add_option("texts", options->texts, "texts, each tokenized for itself");
   command
       ->add_option("--jsonl", options->jsonl,

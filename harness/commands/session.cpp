@@ -106,9 +106,9 @@ void resolve_profiles(std::vector<Profile>& profiles, Engine& engine) {
 
 Tokens read_token_file(const std::string& path) {
   const auto refuse = [&](const std::string& why) {
-    return Error(
-        ErrorKind::bad_file, fmt::format("'{}' {}", path, why),
-        "a file of token ids is {\"ids\": [1, 2, ...]}; 'kveval model tokenize --jsonl' writes them");
+    return Error(ErrorKind::bad_file, fmt::format("'{}' {}", path, why),
+                 "a file of token ids is {\"ids\": [1, 2, ...]}, a line of what 'kveval model tokenize "
+                 "--jsonl' writes");
   };
   std::ifstream file(path);
   if (!file) throw refuse("cannot be opened");
@@ -123,6 +123,16 @@ Tokens read_token_file(const std::string& path) {
   }
   if (tokens.empty()) throw refuse("holds no token ids");
   return tokens;
+}
+
+void check_vocabulary(const Tokens& tokens, const EngineInfo& info, const std::string& path) {
+  for (const Token token : tokens)
+    if (token >= info.vocabulary)
+      throw Error(
+          ErrorKind::bad_file,
+          fmt::format("'{}' holds token {}, {} has tokens 0 to {}", path, token, info.model,
+                      info.vocabulary - 1),
+          fmt::format("'kveval model tokenize {} --jsonl FILE' writes ids of this model", info.model));
 }
 
 void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
@@ -155,8 +165,8 @@ void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
                format_bytes(double(bytes))});
   }
   fmt::print(stream, "{}", table.text());
-  fmt::print(stream, "estimate {} groups, {} answers, about {}, up to {} of cache\n", plan.groups.size(),
-             plan.samples() * plan.arms.size(), format_duration(plan.seconds()),
+  fmt::print(stream, "estimate {}, {}, about {}, up to {} of cache\n", counted(plan.groups.size(), "group"),
+             counted(plan.samples() * plan.arms.size(), "answer"), format_duration(plan.seconds()),
              format_bytes(double(plan.cache_bytes())));
 }
 

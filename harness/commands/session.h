@@ -35,6 +35,9 @@ std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettin
 // The "ids" of a JSON file: what 'kveval model tokenize --jsonl' writes. Not empty. Throws Error{bad_file}.
 Tokens read_token_file(const std::string& path);
 
+// Refuses the file's tokens where the model has no such ones.
+void check_vocabulary(const Tokens& tokens, const EngineInfo& info, const std::string& path);
+
 // Measures the static scales that profiles lack, on one fixed text.
 void resolve_profiles(std::vector<Profile>& profiles, Engine& engine);
 

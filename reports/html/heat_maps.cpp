@@ -149,7 +149,8 @@ std::string heat_maps(std::span<const ArmData> arms, std::span<const Comparison>
   }
   std::string out =
       "<p class=\"dim\">Right answers by the needle's depth in the prompt (down, the end at the bottom) and "
-      "by prompt length (across). A cell of ten questions moves by chance: judge by the summary.</p>\n";
+      "by prompt length (across). A cell holds few questions and moves by chance: judge by the "
+      "summary.</p>\n";
   out += legend();
   for (const auto& [task, axes] : tasks) {
     if (tasks.size() > 1) out += fmt::format("<h3>{}</h3>\n", escape(task));

@@ -176,7 +176,7 @@ TEST(ModelCommand, PrintsTheLogitsBehindEveryToken) {
                                                         {R"({"ids":[-1]})", "-1"},
                                                         {R"({"ids":[4294967297]})", "4294967297"},
                                                         {R"({"ids":[1.5]})", "1.5"},
-                                                        {R"({"ids":[4000000]})", "vocabulary"},
+                                                        {R"({"ids":[4096]})", "holds token 4096, phantom"},
                                                         {"[1]", "no JSON object"}}) {
     std::ofstream(folder / "ids.json") << text;
     const Outcome outcome = kveval(folder, command);
