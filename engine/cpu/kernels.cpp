@@ -49,7 +49,7 @@ std::array<Level, 3> levels() {
 
 }  // namespace
 
-size_t gemm_scratch_floats(int m) { return (size_t(m) + kGemmPanels * kLanes) * kGemmDepth; }
+size_t gemm_scratch_floats(int m) { return (size_t(m) + size_t{kGemmPanels} * kLanes) * kGemmDepth; }
 
 float Kernels::log_sum_exp(const float* x, size_t n) const {
   float largest = 0, sum = 0;

@@ -36,7 +36,7 @@ void put_half(uint16_t half, uint8_t* out) { std::memcpy(out, &half, sizeof half
 template <int Bits>
 void put_plane(const uint8_t* codes, int count, int from, uint8_t* lane) {
   constexpr int kInDword = 32 / Bits;
-  for (int k = 0; k < count; k += kInDword, codes += kInDword, lane += 4 * kLanes) {
+  for (int k = 0; k < count; k += kInDword, codes += kInDword, lane += size_t{4} * kLanes) {
     uint32_t dword = 0;
     for (int i = 0; i < kInDword; i++)
       dword |= uint32_t(codes[i] >> from & ((1 << Bits) - 1)) << code_shift(Bits, i);

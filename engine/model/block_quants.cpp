@@ -81,7 +81,7 @@ void unpack_iq4_nl(const uint8_t* block, UnpackedBlock& out) {
 // Two bits each: of every 128 elements, 32 s + l stands in bits 2 s of byte l of 32.
 void two_bits_of_128(const uint8_t* bytes, int8_t* codes) {
   for (int i = 0; i < 256; i += 32) {
-    const uint8_t* from = bytes + i / 128 * 32;
+    const uint8_t* from = bytes + size_t(i) / 128 * 32;
     const int shift = i % 128 / 32 * 2;
     for (int l = 0; l < 32; ++l) codes[i + l] = int8_t(from[l] >> shift & 3);
   }
