@@ -68,7 +68,7 @@ void attention(benchmark::State& state, const cpu::Kernels& kernels, const char*
                                    "/tokens:" + std::to_string(tokens);
           benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
             attention(state, *kernels, profile, heads.head_dim, heads.group, tokens);
-          })->MinTime(0.2);
+          });
         }
   return true;
 }();

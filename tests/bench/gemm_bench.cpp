@@ -78,13 +78,11 @@ void pack(benchmark::State& state, TensorType type, Shape shape) {
           const std::string what = "gemm/" + std::string(kernels->name);
           benchmark::RegisterBenchmark(
               (name_of(what.c_str(), type, shape) + "/m:" + std::to_string(m)).c_str(),
-              [=](benchmark::State& state) { gemm(state, *kernels, type, shape, m); })
-              ->MinTime(0.2);
+              [=](benchmark::State& state) { gemm(state, *kernels, type, shape, m); });
         }
   for (int i = 0; i < kTensorTypes; i++)
-    benchmark::RegisterBenchmark(name_of("pack", TensorType(i), kWide).c_str(), [=](benchmark::State& state) {
-      pack(state, TensorType(i), kWide);
-    })->MinTime(0.2);
+    benchmark::RegisterBenchmark(name_of("pack", TensorType(i), kWide).c_str(),
+                                 [=](benchmark::State& state) { pack(state, TensorType(i), kWide); });
   return true;
 }();
 
