@@ -205,19 +205,19 @@ void many_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const f
   }
 }
 
-template <cpu::WeightFormat F>
+template <TensorType Type>
 void multiply(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
               float* c, size_t ldc, float* scratch) {
-  using Weights = PackedWeights<F>;
+  using Weights = PackedWeights<Type>;
   if (m <= kFewRows) return few_rows<Weights>(weights, n_begin, n_end, cols, a, m, lda, c, ldc);
   many_rows<Weights>(weights, n_begin, n_end, cols, a, m, lda, c, ldc, scratch);
 }
 
-using Multiply = decltype(&multiply<cpu::WeightFormat::f32>);
+using Multiply = decltype(&multiply<TensorType::f32>);
 
-Multiply multiply_for(cpu::WeightFormat format) {
-  using enum cpu::WeightFormat;
-  switch (format) {
+Multiply multiply_for(TensorType type) {
+  using enum TensorType;
+  switch (type) {
     case f32: return multiply<f32>;
     case f16: return multiply<f16>;
     case bf16: return multiply<bf16>;
@@ -238,9 +238,9 @@ Multiply multiply_for(cpu::WeightFormat format) {
 
 }  // namespace
 
-void gemm(cpu::WeightFormat format, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a,
-          int m, size_t lda, float* c, size_t ldc, float* scratch) {
-  multiply_for(format)(packed, n_begin, n_end, cols, a, m, lda, c, ldc, scratch);
+void gemm(TensorType type, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a, int m,
+          size_t lda, float* c, size_t ldc, float* scratch) {
+  multiply_for(type)(packed, n_begin, n_end, cols, a, m, lda, c, ldc, scratch);
 }
 
 }  // namespace kveval::KVEVAL_LEVEL

@@ -25,7 +25,7 @@ struct Kernels {
   // whatever m. packed: row blocks of 16 output rows from row 0 on, cols a multiple of the format's block
   // (weight_format.h). a: m rows, lda floats apart. c: m rows, ldc >= n_end floats apart. scratch:
   // gemm_scratch_floats(m) floats, 64-byte aligned, one per thread.
-  void (*gemm)(WeightFormat format, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a,
+  void (*gemm)(TensorType type, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a,
                int m, size_t lda, float* c, size_t ldc, float* scratch);
 
   // y = x / sqrt(mean(x^2) + epsilon) * weight; the sum of squares runs in 16 lanes. y may be x.

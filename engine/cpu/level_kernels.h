@@ -8,8 +8,8 @@
 
 namespace kveval::KVEVAL_LEVEL {
 
-void gemm(cpu::WeightFormat format, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a,
-          int m, size_t lda, float* c, size_t ldc, float* scratch);
+void gemm(TensorType type, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a, int m,
+          size_t lda, float* c, size_t ldc, float* scratch);
 
 void rms_norm(const float* x, const float* weight, int n, float epsilon, float* y);
 void rope_halves(float* x, const float* cos, const float* sin, int head_dim);

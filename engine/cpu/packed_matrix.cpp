@@ -10,26 +10,6 @@
 namespace kveval::cpu {
 namespace {
 
-WeightFormat format_of(TensorType type) {
-  switch (type) {
-    case TensorType::f32: return WeightFormat::f32;
-    case TensorType::f16: return WeightFormat::f16;
-    case TensorType::bf16: return WeightFormat::bf16;
-    case TensorType::q4_0: return WeightFormat::q4_0;
-    case TensorType::q4_1: return WeightFormat::q4_1;
-    case TensorType::q5_0: return WeightFormat::q5_0;
-    case TensorType::q5_1: return WeightFormat::q5_1;
-    case TensorType::q8_0: return WeightFormat::q8_0;
-    case TensorType::q2_k: return WeightFormat::q2_k;
-    case TensorType::q3_k: return WeightFormat::q3_k;
-    case TensorType::q4_k: return WeightFormat::q4_k;
-    case TensorType::q5_k: return WeightFormat::q5_k;
-    case TensorType::q6_k: return WeightFormat::q6_k;
-    case TensorType::iq4_nl: return WeightFormat::iq4_nl;
-  }
-  return WeightFormat::f32;
-}
-
 void put_half(uint16_t half, uint8_t* out) { std::memcpy(out, &half, sizeof half); }
 
 // Bits [from, from + Bits) of `count` codes into one lane of a plane.
@@ -111,16 +91,16 @@ int columns_per_piece(int m, int cols) { return m > 4 ? 256 : std::max(kLanes, 3
 
 const uint8_t* PackedMatrix::row_block(int row) const {
   return reinterpret_cast<const uint8_t*>(bytes.data()) +
-         size_t(row / kLanes) * row_block_bytes(layout_of(format), cols);
+         size_t(row / kLanes) * row_block_bytes(layout_of(type), cols);
 }
 
 size_t PackedMatrix::byte_size() const {
-  return size_t(padded_rows() / kLanes) * row_block_bytes(layout_of(format), cols);
+  return size_t(padded_rows() / kLanes) * row_block_bytes(layout_of(type), cols);
 }
 
 PackedMatrix pack(const Tensor& matrix, ThreadPool& pool) {
-  PackedMatrix packed{format_of(matrix.type), int(rows(matrix)), int(cols(matrix)), {}};
-  const WeightLayout layout = layout_of(packed.format);
+  PackedMatrix packed{matrix.type, int(rows(matrix)), int(cols(matrix)), {}};
+  const WeightLayout layout = layout_of(packed.type);
   packed.bytes.reserve(packed.byte_size() / sizeof(float));
   auto* const out = reinterpret_cast<uint8_t*>(packed.bytes.data());
   pool.run(packed.padded_rows() / kLanes, [&](int i, int) {
@@ -148,13 +128,13 @@ void matmul(const Kernels& kernels, ThreadPool& pool, const PackedMatrix& matrix
     };
     const int begin = column(piece), end = column(piece + 1);
     if (begin < end)
-      kernels.gemm(matrix.format, matrix.row_block(0), begin, end, matrix.cols, a, m, lda, c, ldc,
+      kernels.gemm(matrix.type, matrix.row_block(0), begin, end, matrix.cols, a, m, lda, c, ldc,
                    scratch.data());
     if (piece + 1 < pieces || direct == padded) return;
 
     static thread_local Buffer tail;
     tail.reserve(size_t(m) * kLanes);
-    kernels.gemm(matrix.format, matrix.row_block(direct), 0, kLanes, matrix.cols, a, m, lda, tail.data(),
+    kernels.gemm(matrix.type, matrix.row_block(direct), 0, kLanes, matrix.cols, a, m, lda, tail.data(),
                  kLanes, scratch.data());
     for (int i = 0; i < m; i++)
       std::memcpy(c + size_t(i) * ldc + direct, tail.data() + size_t(i) * kLanes,

@@ -12,7 +12,7 @@
 namespace kveval::cpu {
 
 struct PackedMatrix {
-  WeightFormat format = WeightFormat::f32;
+  TensorType type = TensorType::f32;
   int rows = 0, cols = 0;
   Buffer bytes;  // row blocks of 16 rows (weight_format.h), rows beyond `rows` zero
 

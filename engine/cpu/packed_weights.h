@@ -83,9 +83,9 @@ KVEVAL_INLINE V top_bytes(Dwords x, int i) {
 
 // ---------------------------------------------------------------------- weights
 
-template <cpu::WeightFormat F>
+template <TensorType Type>
 struct PackedWeights {
-  static constexpr cpu::WeightLayout kLayout = cpu::layout_of(F);
+  static constexpr cpu::WeightLayout kLayout = cpu::layout_of(Type);
   static constexpr bool kFloats = cpu::is_float(kLayout);
   static constexpr bool kPanels = kLayout.codes == cpu::Codes::f32;  // [k][16] floats already
   static constexpr int kLow = cpu::low_bits(kLayout), kHigh = cpu::high_bits(kLayout);
@@ -186,7 +186,7 @@ struct PackedWeights {
       bytes = mask_bytes(bytes, kLowMask);
     }
 #ifndef __AVX512F__
-    if constexpr (kLayout.codes == cpu::Codes::iq4_nl) bytes = look_up_bytes(bytes, cpu::kIq4NlValues);
+    if constexpr (kLayout.codes == cpu::Codes::iq4_nl) bytes = look_up_bytes(bytes, kIq4NlValues);
 #endif
     return top_bytes(bytes, i % 4);
   }

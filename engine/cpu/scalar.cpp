@@ -62,10 +62,6 @@ float largest_of(const float* x, size_t n) {
   return most;
 }
 
-}  // namespace
-
-namespace {
-
 float half_at(const uint8_t* p) { return kv::decode_fp16(uint16_t(p[0] | p[1] << 8)); }
 
 // The bits of row `lane`'s code at k, in a plane of 1, 2 or 4.
@@ -82,16 +78,6 @@ int code_at(const cpu::WeightLayout& layout, const uint8_t* codes, size_t k, siz
   int bits = bits_at(codes, low, k, lane);
   if (high > 0) bits |= bits_at(codes + cpu::low_plane_bytes(layout), high, k, lane) << low;
   return cpu::code_value(layout, bits);
-}
-
-void unpack_floats(cpu::Codes codes, const uint8_t* p, size_t count, float* out) {
-  if (codes == cpu::Codes::f32) {
-    std::memcpy(out, p, count * sizeof(float));
-  } else if (codes == cpu::Codes::f16) {
-    for (size_t i = 0; i < count; i++) out[i] = half_at(p + 2 * i);
-  } else {
-    for (size_t i = 0; i < count; i++) out[i] = kv::decode_bf16(uint16_t(p[2 * i] | p[2 * i + 1] << 8));
-  }
 }
 
 // Row `lane` of a group of one block: out[k * 16].
@@ -112,8 +98,10 @@ void unpack_group(const cpu::WeightLayout& layout, const uint8_t* block, size_t 
 }
 
 // A row block as floats, [cols][16].
-void unpack(const cpu::WeightLayout& layout, const uint8_t* block, size_t cols, float* out) {
-  if (cpu::is_float(layout)) return unpack_floats(layout.codes, block, cols * kLanes, out);
+void unpack(TensorType type, const uint8_t* block, size_t cols, float* out) {
+  const cpu::WeightLayout layout = cpu::layout_of(type);
+  if (cpu::is_float(layout))
+    return dequantize(type, reinterpret_cast<const std::byte*>(block), cols * kLanes, out);
   const size_t group_floats = size_t(layout.group) * kLanes;
   for (size_t k = 0; k < cols; k += size_t(layout.block), block += cpu::block_bytes(layout))
     for (size_t group = 0; group < size_t(cpu::groups_of(layout)); group++, out += group_floats)
@@ -122,13 +110,13 @@ void unpack(const cpu::WeightLayout& layout, const uint8_t* block, size_t cols, 
 
 }  // namespace
 
-void gemm(cpu::WeightFormat format, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a,
-          int m, size_t lda, float* c, size_t ldc, float*) {
-  const cpu::WeightLayout layout = cpu::layout_of(format);
+void gemm(TensorType type, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a, int m,
+          size_t lda, float* c, size_t ldc, float*) {
+  const cpu::WeightLayout layout = cpu::layout_of(type);
   std::vector<float> weights(size_t(cols) * kLanes);
   for (int n = n_begin; n < n_end; n += kLanes) {
     const uint8_t* row_block = packed + size_t(n / kLanes) * cpu::row_block_bytes(layout, cols);
-    unpack(layout, row_block, size_t(cols), weights.data());
+    unpack(type, row_block, size_t(cols), weights.data());
     for (int row = 0; row < m; row++) {
       float* out = c + size_t(row) * ldc + n;
       std::fill_n(out, kLanes, 0.f);

@@ -40,24 +40,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace kveval::cpu {
+#include "engine/model/tensor_type.h"
 
-enum class WeightFormat : uint8_t {
-  f32,
-  f16,
-  bf16,
-  q4_0,
-  q4_1,
-  q5_0,
-  q5_1,
-  q8_0,
-  iq4_nl,
-  q2_k,
-  q3_k,
-  q4_k,
-  q5_k,
-  q6_k,
-};
+namespace kveval::cpu {
 
 // What the bits of a code mean; int_signed is two's complement.
 enum class Codes : uint8_t { int_unsigned, int_signed, iq4_nl, f16, bf16, f32 };
@@ -69,28 +54,25 @@ struct WeightLayout {
   bool factors = false, offset = false;
 };
 
-static constexpr WeightLayout layout_of(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::f32: return {Codes::f32, 32};
-    case WeightFormat::f16: return {Codes::f16, 16};
-    case WeightFormat::bf16: return {Codes::bf16, 16};
-    case WeightFormat::q4_0: return {Codes::int_signed, 4, 32, 32};
-    case WeightFormat::q4_1: return {Codes::int_unsigned, 4, 32, 32, false, true};
-    case WeightFormat::q5_0: return {Codes::int_signed, 5, 32, 32};
-    case WeightFormat::q5_1: return {Codes::int_unsigned, 5, 32, 32, false, true};
-    case WeightFormat::q8_0: return {Codes::int_signed, 8, 32, 32};
-    case WeightFormat::iq4_nl: return {Codes::iq4_nl, 4, 32, 32};
-    case WeightFormat::q2_k: return {Codes::int_unsigned, 2, 256, 16, true, true};
-    case WeightFormat::q3_k: return {Codes::int_signed, 4, 256, 16, true, false};
-    case WeightFormat::q4_k: return {Codes::int_unsigned, 4, 256, 32, true, true};
-    case WeightFormat::q5_k: return {Codes::int_unsigned, 5, 256, 32, true, true};
-    case WeightFormat::q6_k: return {Codes::int_signed, 6, 256, 16, true, false};
+static constexpr WeightLayout layout_of(TensorType type) {
+  switch (type) {
+    case TensorType::f32: return {Codes::f32, 32};
+    case TensorType::f16: return {Codes::f16, 16};
+    case TensorType::bf16: return {Codes::bf16, 16};
+    case TensorType::q4_0: return {Codes::int_signed, 4, 32, 32};
+    case TensorType::q4_1: return {Codes::int_unsigned, 4, 32, 32, false, true};
+    case TensorType::q5_0: return {Codes::int_signed, 5, 32, 32};
+    case TensorType::q5_1: return {Codes::int_unsigned, 5, 32, 32, false, true};
+    case TensorType::q8_0: return {Codes::int_signed, 8, 32, 32};
+    case TensorType::iq4_nl: return {Codes::iq4_nl, 4, 32, 32};
+    case TensorType::q2_k: return {Codes::int_unsigned, 2, 256, 16, true, true};
+    case TensorType::q3_k: return {Codes::int_signed, 4, 256, 16, true, false};
+    case TensorType::q4_k: return {Codes::int_unsigned, 4, 256, 32, true, true};
+    case TensorType::q5_k: return {Codes::int_unsigned, 5, 256, 32, true, true};
+    case TensorType::q6_k: return {Codes::int_signed, 6, 256, 16, true, false};
   }
   return {};
 }
-
-inline constexpr int8_t kIq4NlValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                            1,    13,   25,  38,  53,  69,  89,  113};
 
 static constexpr bool is_float(const WeightLayout& layout) { return layout.codes >= Codes::f16; }
 

@@ -7,25 +7,12 @@
 namespace kveval {
 namespace {
 
-constexpr std::array<int8_t, 16> kIq4NlValues = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                                 1,    13,   25,  38,  53,  69,  89,  113};
-
 constexpr uint16_t kHalfSign = 0x8000;
 
 uint16_t half_at(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
 
-void set_one_group(const uint8_t* d, const uint8_t* m, UnpackedBlock& out) {
-  out.d = half_at(d);
-  out.factor[0] = 1;
-  if (m == nullptr) return;
-  out.m = half_at(m);
-  out.offset_factor[0] = 1;
-}
-
-void set_d_and_minus_dmin(const uint8_t* halves, UnpackedBlock& out) {
-  out.d = half_at(halves);
-  out.m = half_at(halves + 2) ^ kHalfSign;
-}
+// A block of one group: its halves are scale and offset.
+void set_one_group(UnpackedBlock& out) { out.factor[0] = out.offset_factor[0] = 1; }
 
 uint32_t word_at(const uint8_t* p) {
   uint32_t word = 0;
@@ -39,12 +26,12 @@ int nibble_of_32(const uint8_t* bytes, int element) {
 }
 
 void unpack_q4_0(const uint8_t* block, UnpackedBlock& out) {
-  set_one_group(block, nullptr, out);
+  set_one_group(out);
   for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(nibble_of_32(block + 2, i) - 8);
 }
 
 void unpack_q4_1(const uint8_t* block, UnpackedBlock& out) {
-  set_one_group(block, block + 2, out);
+  set_one_group(out);
   for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(nibble_of_32(block + 4, i));
 }
 
@@ -54,25 +41,25 @@ int five_bits(uint32_t high, const uint8_t* nibbles, int element) {
 }
 
 void unpack_q5_0(const uint8_t* block, UnpackedBlock& out) {
-  set_one_group(block, nullptr, out);
+  set_one_group(out);
   const uint32_t high = word_at(block + 2);
   for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(five_bits(high, block + 6, i) - 16);
 }
 
 void unpack_q5_1(const uint8_t* block, UnpackedBlock& out) {
-  set_one_group(block, block + 2, out);
+  set_one_group(out);
   const uint32_t high = word_at(block + 4);
   for (int i = 0; i < 32; ++i) out.codes[i] = int8_t(five_bits(high, block + 8, i));
 }
 
 void unpack_q8_0(const uint8_t* block, UnpackedBlock& out) {
-  set_one_group(block, nullptr, out);
+  set_one_group(out);
   std::memcpy(out.codes.data(), block + 2, 32);
 }
 
 void unpack_iq4_nl(const uint8_t* block, UnpackedBlock& out) {
-  set_one_group(block, nullptr, out);
-  for (int i = 0; i < 32; ++i) out.codes[i] = kIq4NlValues[size_t(nibble_of_32(block + 2, i))];
+  set_one_group(out);
+  for (int i = 0; i < 32; ++i) out.codes[i] = kIq4NlValues[nibble_of_32(block + 2, i)];
 }
 
 // The K formats' loops run over neighbouring bytes, so that the compiler can take 16 at a time: a large model
@@ -106,7 +93,6 @@ void nibbles(const uint8_t* bytes, int8_t* codes) {
 
 // 16 bytes of scales (low nibble) and minima (high), 64 of codes, d, dmin.
 void unpack_q2_k(const uint8_t* block, UnpackedBlock& out) {
-  set_d_and_minus_dmin(block + 80, out);
   for (int g = 0; g < 16; ++g) {
     out.factor[g] = int8_t(block[g] & 15);
     out.offset_factor[g] = int8_t(block[g] >> 4);
@@ -123,7 +109,6 @@ int q3_k_scale(const uint8_t* scales, int g) {
 
 // 32 bytes of high bits, 64 of low two bits, 12 of scales, d.
 void unpack_q3_k(const uint8_t* block, UnpackedBlock& out) {
-  out.d = half_at(block + 108);
   for (int g = 0; g < 16; ++g) out.factor[g] = int8_t(q3_k_scale(block + 96, g) - 32);
   two_bits_of_128(block + 32, out.codes.data());
   add_high_bits(block, 4, out.codes.data());
@@ -143,14 +128,12 @@ void unpack_k_factors(const uint8_t* scales, UnpackedBlock& out) {
 
 // d, dmin, 12 bytes of scales, 128 of nibbles.
 void unpack_q4_k(const uint8_t* block, UnpackedBlock& out) {
-  set_d_and_minus_dmin(block, out);
   unpack_k_factors(block + 4, out);
   nibbles<32>(block + 16, out.codes.data());
 }
 
 // As Q4_K, with 32 bytes of fifth bits before the nibbles.
 void unpack_q5_k(const uint8_t* block, UnpackedBlock& out) {
-  set_d_and_minus_dmin(block, out);
   unpack_k_factors(block + 4, out);
   nibbles<32>(block + 48, out.codes.data());
   add_high_bits(block + 16, 16, out.codes.data());
@@ -158,7 +141,6 @@ void unpack_q5_k(const uint8_t* block, UnpackedBlock& out) {
 
 // 128 bytes of low nibbles, 64 of high two bits, 16 signed scales, d.
 void unpack_q6_k(const uint8_t* block, UnpackedBlock& out) {
-  out.d = half_at(block + 208);
   std::memcpy(out.factor.data(), block + 192, 16);
   std::array<int8_t, 256> high;
   two_bits_of_128(block + 128, high.data());
@@ -178,8 +160,27 @@ void dequantize_floats(TensorType type, const uint8_t* p, size_t count, float* o
 
 }  // namespace
 
+HalfPlaces half_places(TensorType type) {
+  switch (type) {
+    case TensorType::q2_k: return {80, 82};
+    case TensorType::q3_k: return {108, HalfPlaces::kNone};
+    case TensorType::q6_k: return {208, HalfPlaces::kNone};
+    case TensorType::q4_1:
+    case TensorType::q5_1:
+    case TensorType::q4_k:
+    case TensorType::q5_k: return {0, 2};
+    default: return {0, HalfPlaces::kNone};
+  }
+}
+
 void unpack_block(TensorType type, const std::byte* block, UnpackedBlock& out) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(block);
+  const HalfPlaces halves = half_places(type);
+  out.d = half_at(bytes + halves.d);
+  if (halves.m != HalfPlaces::kNone) {
+    const bool is_dmin = info_of(type).block_elements == 256;  // the K formats subtract
+    out.m = uint16_t(half_at(bytes + halves.m) ^ (is_dmin ? kHalfSign : 0));
+  }
   switch (type) {
     case TensorType::q4_0: return unpack_q4_0(bytes, out);
     case TensorType::q4_1: return unpack_q4_1(bytes, out);

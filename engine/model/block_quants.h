@@ -41,6 +41,13 @@ struct UnpackedBlock {
   std::array<int8_t, 16> offset_factor;  // of m
 };
 
+// Where a block of a quantized type keeps its halves d and m (K formats: dmin), in bytes from its begin.
+struct HalfPlaces {
+  static constexpr int kNone = -1;
+  int d, m;  // m: kNone without offset
+};
+HalfPlaces half_places(TensorType type);
+
 // `block` is block_bytes of a quantized type (not F32, F16, BF16), at any address.
 void unpack_block(TensorType type, const std::byte* block, UnpackedBlock& out);
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "engine/model/block_quants.h"
 #include "engine/model/file_error.h"
 
 namespace kveval {
@@ -24,26 +25,10 @@ bool has_no_full_exponent(std::span<const std::byte> data, Bits exponent) {
 
 constexpr uint16_t kHalfExponent = 0x7c00;
 
-// Where a block's halves stand; the same place twice where it has one.
-struct Halves {
-  size_t first, second;
-};
-Halves halves_of(TensorType type) {
-  switch (type) {
-    case TensorType::q2_k: return {80, 82};
-    case TensorType::q3_k: return {108, 108};
-    case TensorType::q6_k: return {208, 208};
-    case TensorType::q4_1:
-    case TensorType::q5_1:
-    case TensorType::q4_k:
-    case TensorType::q5_k: return {0, 2};
-    default: return {0, 0};
-  }
-}
-
 bool has_finite_halves(const Tensor& tensor) {
   const size_t block = size_t(info_of(tensor.type).block_bytes);
-  const Halves at = halves_of(tensor.type);
+  HalfPlaces at = half_places(tensor.type);
+  if (at.m == HalfPlaces::kNone) at.m = at.d;  // looked at twice: a loop without branches
   const auto is_full = [](const std::byte* half) {
     uint16_t bits;
     std::memcpy(&bits, half, sizeof bits);
@@ -51,7 +36,7 @@ bool has_finite_halves(const Tensor& tensor) {
   };
   size_t found = 0;
   for (const std::byte *b = tensor.data.data(), *end = b + tensor.data.size(); b != end; b += block)
-    found += size_t(is_full(b + at.first)) + size_t(is_full(b + at.second));
+    found += size_t(is_full(b + at.d)) + size_t(is_full(b + at.m));
   return found == 0;
 }
 

@@ -12,26 +12,9 @@
 #include <vector>
 
 #include "engine/model/mapped_file.h"
+#include "engine/model/tensor_type.h"
 
 namespace kveval {
-
-enum class TensorType : uint8_t {
-  f32,
-  f16,
-  bf16,
-  q4_0,
-  q4_1,
-  q5_0,
-  q5_1,
-  q8_0,
-  q2_k,
-  q3_k,
-  q4_k,
-  q5_k,
-  q6_k,
-  iq4_nl,
-};
-inline constexpr int kTensorTypes = 14;
 
 struct TypeInfo {
   std::string_view name;  // as files and their tools spell it: "Q4_K"

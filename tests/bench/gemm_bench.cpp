@@ -46,7 +46,7 @@ void gemm(benchmark::State& state, const cpu::Kernels& kernels, TensorType type,
   size_t next = 0;
   for (auto _ : state) {
     const cpu::PackedMatrix& w = packed[next++ % copies];
-    kernels.gemm(w.format, w.row_block(0), 0, rows, cols, a.data(), m, size_t(cols), c.data(), size_t(rows),
+    kernels.gemm(w.type, w.row_block(0), 0, rows, cols, a.data(), m, size_t(cols), c.data(), size_t(rows),
                  scratch.data());
     benchmark::DoNotOptimize(c.data());
   }

@@ -97,7 +97,7 @@ TEST_P(Gemm, WeightsOfEveryTypeKeepTheirBits) {
     const int end = begin + (1 + int(random.below((ldc - size_t(begin)) / kLanes))) * kLanes;
     Buffer scratch(gemm_scratch_floats(m));
     std::fill_n(c.begin(), c.size(), 7.f);
-    kernels_->gemm(packed.format, packed.row_block(0), begin, end, cols, a.data(), m, size_t(cols), c.data(),
+    kernels_->gemm(packed.type, packed.row_block(0), begin, end, cols, a.data(), m, size_t(cols), c.data(),
                    ldc, scratch.data());
     for (size_t i = 0; i < expected.size(); i++) {
       const bool asked = int(i % ldc) >= begin && int(i % ldc) < end;
