@@ -250,18 +250,6 @@ std::string scale_items(const CachePart& k, const CachePart& v) {
   return items;
 }
 
-std::string layer_ranges(const std::vector<int>& layers) {
-  std::vector<std::string> ranges;
-  for (size_t i = 0; i < layers.size();) {
-    size_t end = i + 1;
-    while (end < layers.size() && layers[end] == layers[end - 1] + 1) end++;
-    ranges.push_back(end - i == 1 ? fmt::format("{}", layers[i])
-                                  : fmt::format("{}-{}", layers[i], layers[end - 1]));
-    i = end;
-  }
-  return fmt::format("{}", fmt::join(ranges, ","));
-}
-
 Json part_json(const CachePart& part) {
   return {{"format", name_of(part.format)},
           {"scale", name_of(part.scale)},
@@ -313,6 +301,18 @@ CachePart part_from_json(const Json& json) {
 }
 
 }  // namespace
+
+std::string layer_ranges(const std::vector<int>& layers) {
+  std::vector<std::string> ranges;
+  for (size_t i = 0; i < layers.size();) {
+    size_t end = i + 1;
+    while (end < layers.size() && layers[end] == layers[end - 1] + 1) end++;
+    ranges.push_back(end - i == 1 ? fmt::format("{}", layers[i])
+                                  : fmt::format("{}-{}", layers[i], layers[end - 1]));
+    i = end;
+  }
+  return fmt::format("{}", fmt::join(ranges, ","));
+}
 
 bool Profile::needs_resolve() const {
   const auto missing = [](const CachePart& part) {

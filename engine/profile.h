@@ -68,6 +68,9 @@ std::vector<Profile> parse_profile_list(std::string_view text);
 // back to it, alone or in a list; static scales are left out.
 std::string canonical(const Profile& profile);
 
+// Sorted layers as skip-layers= takes them: {0, 1, 2, 27} is "0-2,27".
+std::string layer_ranges(const std::vector<int>& layers);
+
 // Every field, static scales included, keys sorted; parses back exactly. Throws Error{bad_file} for anything
 // else.
 std::string to_json(const Profile& profile);

@@ -46,9 +46,4 @@ double head_flops_per_token(const ModelConfig& config) {
   return 2.0 * double(config.vocabulary) * double(config.width);
 }
 
-double parameters(const ModelConfig& config, bool tied_head) {
-  const double table = double(config.vocabulary) * double(config.width);
-  return linear_flops_per_token(config) / 2 + (tied_head ? table : 2 * table);
-}
-
 }  // namespace kveval

@@ -66,7 +66,4 @@ void check_numbers(const std::string& path, const ModelConfig& config);
 double linear_flops_per_token(const ModelConfig& config);
 double head_flops_per_token(const ModelConfig& config);
 
-// Weights without norms and biases; a tied head counts once (the caller says whether it is).
-double parameters(const ModelConfig& config, bool tied_head);
-
 }  // namespace kveval

@@ -39,14 +39,18 @@ const json* JsonKeys::take(std::string_view key) {
   return found == object_->end() || found->is_null() ? nullptr : &*found;
 }
 
+int64_t JsonKeys::integer_of(const json& value, std::string_view key, int64_t min, int64_t max) const {
+  const bool fits =
+      value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
+  if (!fits || value.get<int64_t>() < min || value.get<int64_t>() > max)
+    throw error(key, fmt::format("is {}, no whole number from {} to {}", quote(value.dump()), min, max));
+  return value.get<int64_t>();
+}
+
 std::optional<int64_t> JsonKeys::integer(std::string_view key, int64_t min, int64_t max) {
   const json* value = take(key);
   if (value == nullptr) return std::nullopt;
-  const bool fits =
-      value->is_number_integer() && (!value->is_number_unsigned() || value->get<uint64_t>() <= INT64_MAX);
-  if (!fits || value->get<int64_t>() < min || value->get<int64_t>() > max)
-    throw error(key, fmt::format("is {}, no whole number from {} to {}", quote(value->dump()), min, max));
-  return value->get<int64_t>();
+  return integer_of(*value, key, min, max);
 }
 
 std::optional<double> JsonKeys::number(std::string_view key) {
@@ -80,13 +84,11 @@ std::optional<JsonKeys> JsonKeys::object(std::string_view key) {
 std::vector<int64_t> JsonKeys::integers(std::string_view key, int64_t min, int64_t max) {
   const json* value = take(key);
   if (value == nullptr) return {};
-  if (!value->is_array()) return {*integer(key, min, max)};
+  if (!value->is_array()) return {integer_of(*value, key, min, max)};
   std::vector<int64_t> numbers;
   for (const json& one : *value) {
-    const json holder = {{std::string(key), one}};
-    const std::optional<int64_t> number = JsonKeys(path_, holder, parent_).integer(key, min, max);
-    if (!number) throw error(key, "holds a null");
-    numbers.push_back(*number);
+    if (one.is_null()) throw error(key, "holds a null");
+    numbers.push_back(integer_of(one, key, min, max));
   }
   return numbers;
 }

@@ -51,6 +51,7 @@ class JsonKeys {
 
  private:
   const nlohmann::json* take(std::string_view key);
+  int64_t integer_of(const nlohmann::json& value, std::string_view key, int64_t min, int64_t max) const;
   std::string name_of(std::string_view key) const;
 
   std::string path_, parent_;

@@ -85,6 +85,22 @@ void append_config(std::string& text, const ModelConfig& config) {
 
 }  // namespace
 
+std::array<const Tensor*, 7> matrices_of(const LayerWeights& layer) {
+  return {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down};
+}
+
+std::array<const std::vector<float>*, 9> vectors_of(const LayerWeights& layer) {
+  return {&layer.attention_norm,
+          &layer.q_bias,
+          &layer.k_bias,
+          &layer.v_bias,
+          &layer.q_norm,
+          &layer.k_norm,
+          &layer.post_attention_norm,
+          &layer.ff_norm,
+          &layer.post_ff_norm};
+}
+
 Tensor float_tensor(int rows, int cols, std::vector<float> values) {
   auto owner = std::make_shared<const std::vector<float>>(std::move(values));
   Tensor tensor;
@@ -130,12 +146,8 @@ std::string hash_of(const ModelConfig& config, const Weights& weights) {
   append_config(text, config);
   append_hash(text, weights.embedding);
   for (const LayerWeights& layer : weights.layers) {
-    for (const auto* vector :
-         {&layer.attention_norm, &layer.q_bias, &layer.k_bias, &layer.v_bias, &layer.q_norm, &layer.k_norm,
-          &layer.post_attention_norm, &layer.ff_norm, &layer.post_ff_norm})
-      append_hash(text, *vector);
-    for (const Tensor* matrix : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      append_hash(text, *matrix);
+    for (const std::vector<float>* vector : vectors_of(layer)) append_hash(text, *vector);
+    for (const Tensor* matrix : matrices_of(layer)) append_hash(text, *matrix);
   }
   append_hash(text, weights.output_norm);
   append_hash(text, weights.head);

@@ -1,6 +1,7 @@
 // A model as its file (or builder) gives it, before an engine repacks the matrices.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -33,6 +34,10 @@ struct LayerWeights {
   Tensor down;                               // [width, ff]
   std::vector<float> post_ff_norm{};         // [width]: gemma3
 };
+
+// All of a layer's parts, absent vectors too, always in this order.
+std::array<const Tensor*, 7> matrices_of(const LayerWeights& layer);
+std::array<const std::vector<float>*, 9> vectors_of(const LayerWeights& layer);
 
 struct Weights {
   Tensor embedding;  // [vocabulary, width]

@@ -214,21 +214,13 @@ class ByteBpeTokenizer : public Tokenizer {
   }
 
   Tokens encode_prompt(std::span<const PromptPart> parts) const override {
-    Tokens tokens;
-    for (const PromptRun& run : specials_.split(parts)) {
-      const Tokens encoded = encode(run.text);
-      tokens.insert(tokens.end(), encoded.begin(), encoded.end());
-      if (run.special) tokens.push_back(*run.special);
-    }
-    return tokens;
+    return encode_runs(specials_, parts, [this](const std::string& text, bool) { return encode(text); });
   }
 
   std::string decode(const Tokens& tokens) const override {
     std::string text;
     for (const Token token : tokens) {
-      if (token < 0 || token >= vocabulary_size())
-        throw Error(ErrorKind::run, fmt::format("token {} is outside the tokenizer's vocabulary of {}", token,
-                                                vocabulary_size()));
+      check_token(token, vocabulary_size());
       text += texts_[size_t(token)];
     }
     return text;

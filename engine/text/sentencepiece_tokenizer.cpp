@@ -43,22 +43,13 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   Tokens encode_prompt(std::span<const PromptPart> parts) const override {
-    Tokens tokens;
-    bool first = true;
-    for (const PromptRun& run : specials_.split(parts)) {
-      const Tokens encoded = encode_whole(wants_space(run.text, first) ? ' ' + run.text : run.text);
-      tokens.insert(tokens.end(), encoded.begin(), encoded.end());
-      if (run.special) tokens.push_back(*run.special);
-      first = false;
-    }
-    return tokens;
+    return encode_runs(specials_, parts, [this](const std::string& text, bool first) {
+      return encode_whole(wants_space(text, first) ? ' ' + text : text);
+    });
   }
 
   std::string decode(const Tokens& tokens) const override {
-    for (const Token token : tokens)
-      if (token < 0 || token >= vocabulary_size())
-        throw Error(ErrorKind::run, fmt::format("token {} is outside the tokenizer's vocabulary of {}", token,
-                                                vocabulary_size()));
+    for (const Token token : tokens) check_token(token, vocabulary_size());
     std::string text;
     check(processor_.Decode(tokens, &text), "decode");
     if (prefix_ != SpacePrefix::none && text.starts_with(' ')) text.erase(0, 1);

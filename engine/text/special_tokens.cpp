@@ -1,7 +1,11 @@
 #include "engine/text/special_tokens.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
+
+#include "engine/error.h"
 
 namespace kveval {
 
@@ -45,6 +49,12 @@ std::vector<PromptRun> SpecialTokens::split(std::span<const PromptPart> parts) c
     }
   }
   return runs;
+}
+
+void check_token(Token token, int size) {
+  if (token < 0 || token >= size)
+    throw Error(ErrorKind::run,
+                fmt::format("token {} is outside the tokenizer's vocabulary of {}", token, size));
 }
 
 }  // namespace kveval

@@ -39,4 +39,22 @@ class SpecialTokens {
   std::array<size_t, 256> longest_{};  // by first byte
 };
 
+// Tokenizer::encode_prompt: `encode` (text, whether it is the prompt's first) makes the tokens of the texts
+// between special tokens.
+template <class Encode>
+Tokens encode_runs(const SpecialTokens& specials, std::span<const PromptPart> parts, const Encode& encode) {
+  Tokens tokens;
+  bool first = true;
+  for (const PromptRun& run : specials.split(parts)) {
+    const Tokens encoded = encode(run.text, first);
+    tokens.insert(tokens.end(), encoded.begin(), encoded.end());
+    if (run.special) tokens.push_back(*run.special);
+    first = false;
+  }
+  return tokens;
+}
+
+// Throws Error{run} for a token that a vocabulary of `size` does not have.
+void check_token(Token token, int size);
+
 }  // namespace kveval

@@ -11,7 +11,6 @@
 
 #include "engine/error.h"
 #include "engine/random.h"
-#include "harness/calibration.h"
 #include "harness/commands/commands.h"
 #include "harness/commands/session.h"
 #include "harness/commands/terminal_table.h"
@@ -98,16 +97,15 @@ void print(const std::vector<Measurement>& all, const EngineInfo& info, const Be
                       {"decode_seconds_per_token", m.decode_seconds},
                       {"user_cpu_seconds", m.cpu_seconds}});
     }
-    const Json document = {{"schema", "kveval.bench/1"},
-                           {"model", info.model},
-                           {"model_hash", info.model_hash},
-                           {"simd", info.simd},
-                           {"threads", info.threads},
-                           {"compute", info.compute},
-                           {"decoded_tokens", options.decode},
-                           {"rounds", options.rounds},
-                           {"results", rows}};
-    fmt::print("{}\n", document.dump(2));
+    print_json({{"schema", "kveval.bench/1"},
+                {"model", info.model},
+                {"model_hash", info.model_hash},
+                {"simd", info.simd},
+                {"threads", info.threads},
+                {"compute", info.compute},
+                {"decoded_tokens", options.decode},
+                {"rounds", options.rounds},
+                {"results", rows}});
     return;
   }
   TextTable table({{"profile"},

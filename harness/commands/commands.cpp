@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 namespace kveval {
@@ -13,6 +14,10 @@ Store open_store(const Context& context, Store::Mode mode) {
   const std::string notice = store.notice();
   if (!notice.empty() && !context.quiet) fmt::print(stderr, "kveval: note: {}\n", notice);
   return store;
+}
+
+void print_json(const nlohmann::json& document) {
+  fmt::print("{}\n", document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 bool use_color(const Context& context, std::FILE* stream) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,10 @@ void add_model_command(CLI::App& app, Context& context);
 
 // Opens the database of the context and says on stderr what the user should know about it.
 Store open_store(const Context& context, Store::Mode mode);
+
+// On stdout, indented. Bytes that are not UTF-8, which a model may write, become U+FFFD: JSON cannot hold
+// them.
+void print_json(const nlohmann::json& document);
 
 // --color, NO_COLOR and whether `stream` is a terminal.
 bool use_color(const Context& context, std::FILE* stream);

@@ -44,11 +44,6 @@ constexpr std::array<Named, 8> kPresets{{
     {"int8-tensor", "8-bit integers, one scale per layer, measured once before the run"},
 }};
 
-void print_json(const char* schema, const char* member, const Json& rows) {
-  const Json document = {{"schema", schema}, {member, rows}};
-  fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
-}
-
 std::string joined_names(const std::vector<ArmRecord>& arms) {
   std::string names;
   for (const ArmRecord& arm : arms) {
@@ -88,7 +83,7 @@ void list_runs(const ListOptions& options, const Context& context) {
     }
   }
   if (options.json) {
-    print_json("kveval.list-runs/1", "runs", rows);
+    print_json({{"schema", "kveval.list-runs/1"}, {"runs", rows}});
   } else if (rows.empty()) {
     if (!context.quiet)
       fmt::print(stderr, "no runs in '{}' yet: start one with 'kveval run niah'\n", context.db);
@@ -112,7 +107,7 @@ void list_suites(const ListOptions& options) {
           {name, family.task, lengths, std::to_string(family.haystacks), task_named(family.task).summary});
     }
   }
-  if (options.json) return print_json("kveval.list-suites/1", "suites", rows);
+  if (options.json) return print_json({{"schema", "kveval.list-suites/1"}, {"suites", rows}});
   fmt::print("{}", table.text());
 }
 
@@ -125,7 +120,7 @@ void list_named(const ListOptions& options, const char* schema, const char* memb
     rows.push_back({{"name", one.name}, {"summary", one.summary}});
     table.add({one.name, one.summary});
   }
-  if (options.json) return print_json(schema, member, rows);
+  if (options.json) return print_json({{"schema", schema}, {member, rows}});
   fmt::print("{}", table.text());
 }
 

@@ -55,11 +55,7 @@ void print_models(bool json, const Context& context) {
     table.add({entry.name, format_bytes(double(entry.bytes)), present ? "yes" : "no", entry.licence,
                entry.description});
   }
-  if (json) {
-    const Json document = {{"schema", "kveval.list-models/1"}, {"models", rows}};
-    fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
-    return;
-  }
+  if (json) return print_json({{"schema", "kveval.list-models/1"}, {"models", rows}});
   fmt::print("{}", table.text());
   if (context.quiet) return;
   fmt::print(stderr,

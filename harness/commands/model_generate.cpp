@@ -128,19 +128,18 @@ void generate_command(const GenerateOptions& options, const Context& context) {
   engine->run(group, decoding, profiles[0], events);
   if (answer.error) throw Error(*answer.error);
   if (options.json) {
-    const Json json = {{"schema", "kveval.model-generate/1"},
-                       {"model", info.model},
-                       {"model_hash", info.model_hash},
-                       {"profile", canonical(profiles[0])},
-                       {"chat_family", framing.chat.family},
-                       {"template_hash", template_hash(framing.chat)},
-                       {"prompt_tokens", prompt},
-                       {"tokens", answer.tokens},
-                       {"text", answer.text},
-                       {"stop", answer.stop == Stop::length ? "length" : "eos"},
-                       {"prompt_seconds", answer.timing.prefix_seconds},
-                       {"answer_seconds", answer.timing.reply_seconds}};
-    fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+    print_json({{"schema", "kveval.model-generate/1"},
+                {"model", info.model},
+                {"model_hash", info.model_hash},
+                {"profile", canonical(profiles[0])},
+                {"chat_family", framing.chat.family},
+                {"template_hash", template_hash(framing.chat)},
+                {"prompt_tokens", prompt},
+                {"tokens", answer.tokens},
+                {"text", answer.text},
+                {"stop", answer.stop == Stop::length ? "length" : "eos"},
+                {"prompt_seconds", answer.timing.prefix_seconds},
+                {"answer_seconds", answer.timing.reply_seconds}});
     return;
   }
   printer.finish(answer.text);

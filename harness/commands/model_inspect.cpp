@@ -64,11 +64,8 @@ TypeTotals types_of(const Model& model) {
   };
   add_tensor(w.embedding);
   for (const LayerWeights& layer : w.layers) {
-    for (const Tensor* t : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      add_tensor(*t);
-    for (const auto* v : {&layer.attention_norm, &layer.q_bias, &layer.k_bias, &layer.v_bias, &layer.q_norm,
-                          &layer.k_norm, &layer.post_attention_norm, &layer.ff_norm, &layer.post_ff_norm})
-      add_vector(*v);
+    for (const Tensor* matrix : matrices_of(layer)) add_tensor(*matrix);
+    for (const std::vector<float>* vector : vectors_of(layer)) add_vector(*vector);
   }
   add_vector(w.output_norm);
   if (!has_tied_head(w)) add_tensor(w.head);
@@ -79,19 +76,6 @@ int64_t parameters_of(const TypeTotals& types) {
   int64_t sum = 0;
   for (const auto& [name, total] : types) sum += total.parameters;
   return sum;
-}
-
-// {0, 1, 2, 5} -> "0-2,5"
-std::string ranges(const std::vector<int>& layers) {
-  std::string text;
-  for (size_t i = 0; i < layers.size();) {
-    size_t end = i;
-    while (end + 1 < layers.size() && layers[end + 1] == layers[end] + 1) ++end;
-    text += fmt::format("{}{}", text.empty() ? "" : ",", layers[i]);
-    if (end > i) text += fmt::format("-{}", layers[end]);
-    i = end + 1;
-  }
-  return text;
 }
 
 // Layers by what one of their numbers is, in the order of the first that has it.
@@ -122,7 +106,7 @@ std::string by_layer(const ModelConfig& config, int LayerConfig::*member,
   for (const LayerKind& kind : all) {
     text += (text.empty() ? "" : ", ") + name(kind.value);
     if (all.size() > 1)
-      text += fmt::format(" (layer{} {})", kind.layers.size() > 1 ? "s" : "", ranges(kind.layers));
+      text += fmt::format(" (layer{} {})", kind.layers.size() > 1 ? "s" : "", layer_ranges(kind.layers));
   }
   return text;
 }
@@ -290,7 +274,7 @@ void print_cache(const ModelConfig& config) {
 void inspect_command(const InspectOptions& options, const Context& context) {
   const std::shared_ptr<const Model> model = load_or_pull(options.model, context);
   if (options.json) {
-    fmt::print("{}\n", inspect_json(*model).dump(2, ' ', false, Json::error_handler_t::replace));
+    print_json(inspect_json(*model));
     return;
   }
   print_facts(*model);

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/deterministic_math.h"
 #include "engine/error.h"
 #include "harness/commands/model.h"
 #include "harness/commands/session.h"
+#include "harness/divergence.h"
 #include "harness/progress.h"
 
 namespace kveval {
@@ -31,13 +31,6 @@ struct LogitsOptions {
   int top = 5;
   EngineSettings engine;
 };
-
-double log_sum_exp(std::span<const float> logits) {
-  const double largest = double(*std::max_element(logits.begin(), logits.end()));
-  double sum = 0;
-  for (const float logit : logits) sum += det::exp(double(logit) - largest);
-  return largest + det::log(sum);
-}
 
 // The float's exact value: what is computed from the file is then what was computed here.
 std::string number(float value) { return fmt::format("{}", double(value)); }

@@ -76,8 +76,7 @@ void tokenize_texts(const Tokenizer& tokenizer, const TokenizeOptions& options) 
     fmt::print("{}{} of {}\n", table.text(), counted(tokens.size(), "token"), counted(text.size(), "byte"));
   }
   if (!options.json) return;
-  const Json document = {{"schema", "kveval.model-tokenize/1"}, {"texts", all}};
-  fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
+  print_json({{"schema", "kveval.model-tokenize/1"}, {"texts", all}});
 }
 
 void tokenize_command(const TokenizeOptions& options, const Context& context) {

@@ -93,13 +93,14 @@ std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettin
 
 void resolve_profiles(std::vector<Profile>& profiles, Engine& engine) {
   const EngineInfo info = engine.describe();
+  std::vector<Tokens> calibration;  // the same for all
   for (Profile& profile : profiles) {
     if (!profile.needs_resolve()) continue;
     if (info.tokenizer == nullptr) {
       throw Error(ErrorKind::usage, fmt::format("{} needs a measured scale, and {} has no tokenizer",
                                                 canonical(profile), info.model));
     }
-    const std::vector<Tokens> calibration = {calibration_tokens(*info.tokenizer)};
+    if (calibration.empty()) calibration.push_back(calibration_tokens(*info.tokenizer));
     profile = engine.resolve(profile, calibration);
   }
 }

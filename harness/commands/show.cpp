@@ -65,10 +65,6 @@ Json maybe(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
-void print_json(const Json& document) {
-  fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
-}
-
 const char* mark_of(const SampleRecord& sample) {
   if (sample.state == SampleState::error) return "error";
   return *sample.correct ? "right" : "wrong";

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "harness/commands/commands.h"
 #include "harness/commands/terminal_table.h"
 #include "reports/layers.h"
 #include "reports/text.h"
@@ -65,8 +66,7 @@ void print_layers_json(const RunRecord& run, std::span<const ArmData> arms) {
           {{"layer", layer.first}, {"keys", part_json(damage.keys)}, {"values", part_json(damage.values)}});
     profiles.push_back({{"name", arm.arm.name}, {"layers", layers}});
   }
-  const Json document = {{"schema", "kveval.show-layers/1"}, {"run", run.id}, {"profiles", profiles}};
-  fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
+  print_json({{"schema", "kveval.show-layers/1"}, {"run", run.id}, {"profiles", profiles}});
 }
 
 }  // namespace kveval

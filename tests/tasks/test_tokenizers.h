@@ -73,13 +73,7 @@ class ChatTokenizer : public ByteTokenizer {
     return tokens;
   }
   Tokens encode_prompt(std::span<const PromptPart> parts) const override {
-    Tokens tokens;
-    for (const PromptRun& run : specials_.split(parts)) {
-      const Tokens encoded = encode(run.text);
-      tokens.insert(tokens.end(), encoded.begin(), encoded.end());
-      if (run.special) tokens.push_back(*run.special);
-    }
-    return tokens;
+    return encode_runs(specials_, parts, [this](const std::string& text, bool) { return encode(text); });
   }
   int vocabulary_size() const override { return 260; }
   std::optional<Token> bos() const override { return kBos; }
