@@ -7,36 +7,23 @@
 // functions.
 #include <cstring>
 
+#include "engine/cpu/attention_panels.h"
 #include "engine/cpu/level_kernels.h"
-#include "engine/cpu/micro_kernel.h"
 
 namespace kveval::KVEVAL_LEVEL {
 namespace {
 
-using cpu::AttentionRows;
-using cpu::kRowsInFlight;
-using cpu::kTileKeys;
 using cpu::MergedState;
 using cpu::SpanState;
 using cpu::TileVisit;
 
-constexpr float kMinusInfinity = -__builtin_inff();
-constexpr size_t kTile = kTileKeys;
 // Rows whose accumulators fit in registers beside the codes: 9 x 2 zmm, 6 x 1 pair of ymm.
 constexpr int kPassRows = kRegisters == 32 ? 9 : 6;
 // Above, panels win. At 12 rows converting the codes in every pass takes 0.6 of the time for 16-bit codes,
 // 0.9 for 8-bit ones; at 24, 0.7 and 1.0.
 constexpr int kFewRows = kRowsInFlight;
-// Row counts are rounded up to whole vectors when per-row numbers are handled 16 at a time.
-constexpr int kPaddedRows = kRowsInFlight + 16;
 
 // ---------------------------------------------------------------------- many rows: panels
-
-// A line of the tile that follows (null: none does), fetched while this one is decoded. Else every tile
-// starts cold: up to 2.6 times the time.
-void prefetch_line(const uint8_t* next, size_t byte) {
-  if (next) _mm_prefetch(reinterpret_cast<const char*>(next + byte), _MM_HINT_T0);
-}
 
 // Panel j of the keys: [head_dim][16], keys 16 j .. 16 j + 15.
 template <Format F, bool Scaled>
@@ -64,40 +51,6 @@ void decode_values(const uint8_t* codes, const uint8_t* next, const float* scale
       V x = decode<F>(codes + (j * size_t(head_dim) + 16 * i) * kCodeBytes<F>);
       if constexpr (Scaled) x = mul(x, splat(scale[j]));
       store(panels + (i * kTile + j) * 16, x);
-    }
-}
-
-// c[r][..] = (init ? init[r] * c[r][..] : 0) + a[r][0 .. Depth) * panel
-template <int Depth, int Rows>
-void micro(const float* a, const float* panels, float* c, size_t ldc, const float* init) {
-  V sum[Rows][kMicroVectors];
-#pragma GCC unroll 12
-  for (size_t r = 0; r < Rows; r++)
-#pragma GCC unroll 2
-    for (size_t v = 0; v < kMicroVectors; v++)
-      sum[r][v] = init ? mul(splat(init[r]), load(c + r * ldc + 16 * v)) : zero();
-  chain<Depth>(sum, a, panels, size_t(Depth) * 16, Depth, [](int) {});
-#pragma GCC unroll 12
-  for (size_t r = 0; r < Rows; r++)
-#pragma GCC unroll 2
-    for (size_t v = 0; v < kMicroVectors; v++) store(c + r * ldc + 16 * v, sum[r][v]);
-}
-
-template <int Depth, int Rows = kMicroRows>
-void micro_rows(int rows, const float* a, const float* panels, float* c, size_t ldc, const float* init) {
-  if (rows == Rows) return micro<Depth, Rows>(a, panels, c, ldc, init);
-  if constexpr (Rows > 1) micro_rows<Depth, Rows - 1>(rows, a, panels, c, ldc, init);
-}
-
-// `rows` rows times a whole tile of panels: [Depth] of a, `width` columns of c.
-template <int Depth>
-void multiply_panels(int rows, const float* a, const float* panels, int width, float* c, size_t ldc,
-                     const float* init) {
-  for (int w = 0; w < width; w += 16 * kMicroVectors)
-    for (int r = 0, n; r < rows; r += n) {
-      n = rows - r < kMicroRows ? rows - r : kMicroRows;
-      micro_rows<Depth>(n, a + size_t(r) * Depth, panels + size_t(w) * Depth, c + size_t(r) * ldc + w, ldc,
-                        init ? init + r : nullptr);
     }
 }
 
@@ -193,20 +146,6 @@ Reader reader(Format format, bool scaled) {
 }
 
 // ---------------------------------------------------------------------- softmax
-
-// -inf where row i of the visit does not see a key.
-void mask(const AttentionRows& rows, size_t first_key, int row, int n, float* scores) {
-  for (int r = 0; r < n; r++) {
-    const size_t position = rows.position[row + r];
-    float* s = scores + size_t(r) * kTile;
-    if (position < first_key + kTileKeys - 1)
-      for (int j = int(position + 1 - first_key); j < kTileKeys; j++) s[j] = kMinusInfinity;
-    if (rows.window != 0 && position >= first_key + rows.window) {
-      const int hidden = int(position + 1 - rows.window - first_key);
-      for (int j = 0; j < hidden; j++) s[j] = kMinusInfinity;
-    }
-  }
-}
 
 // n rows of 64 scores become weights in place; maxima and lane sums move on, `correction` is what earlier
 // sums and outputs must be multiplied with.

@@ -13,6 +13,9 @@ inline constexpr float kExp2[] = {1.f,
                                   0.00961843691766262f,
                                   0.0013398875016719103f,
                                   0.00015353361959569156f};
+// The same to 2.8e-6, for softmax weights that are rounded to bfloat16 (2e-3): degree 4.
+inline constexpr float kExp2Short[] = {1.f, 0.6931241750717163f, 0.24024099111557007f, 0.055906426161527634f,
+                                       0.009582852944731712f};
 inline constexpr float kRound =
     12582912.f;  // 1.5 * 2^23: x + kRound rounds x to an integer, kept in the low bits
 inline constexpr float kExp2Lowest = -126.f;  // below it exp2 is +0, so no result is ever denormal
@@ -27,6 +30,8 @@ inline constexpr float kGeluLog2E = 2.30220819f;  // 2 sqrt(2/pi) log2(e)
 // and L2. A multiple of every format's group (but not of K-quants' 256). No multiple of 1,024 bytes' worth of
 // floats: rows this far apart spread over the cache sets.
 inline constexpr int kGemmDepth = 320;
-inline constexpr int kGemmPanels = 2;  // of decoded weights, [kGemmDepth][16] floats each
+inline constexpr int kGemmPanels = 2;  // of decoded weights, [kGemmDepth][16] floats or pairs each
+// Rows that are multiplied without panels, at most. bfloat16 keeps all of their pairs in the scratch space.
+inline constexpr int kGemmFewRows = 10;
 
 }  // namespace kveval::cpu
