@@ -113,7 +113,7 @@ struct EngineInfo {
   const ChatTemplate* chat = nullptr;    // how the model wants to be spoken to; null: plain text
   const Error* chat_error = nullptr;  // why the checkpoint's template is not understood; chat is then plain
   int concurrency = 0;                // most branches advanced together; 0: all of a group
-  std::string compute;                // "float32": results of different compute types are never compared
+  std::string compute;                // "float32" | "bfloat16": results of different ones are never compared
   std::string simd;                   // for information: never changes results
   int threads = 1;                    // for information: never changes results
 };

@@ -157,7 +157,7 @@ struct Attention::State {
     const size_t count = thread.visits.size();
     if (tile <= block.last_tile) visit(tile, block, kv_head, thread.visits);
     kernels.attention.span(rows, thread.visits.data(), int(count), thread.visits.size() > count, state,
-                           thread.scratch.reserve(attention_scratch_floats(rows.head_dim)));
+                           thread.scratch.reserve(attention_scratch_floats(rows.rows, rows.head_dim)));
   }
 
   MergedState empty(Thread& thread, const Block& block) const {

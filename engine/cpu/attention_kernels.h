@@ -49,7 +49,7 @@ struct MergedState {
 struct AttentionKernels {
   // The state of one span from nothing: visits[0 .. count) are its tiles from left to right (several visits
   // of one tile by different rows stand together). visits[count], if `more`, is what comes next: a hint for
-  // prefetching. scratch: attention_scratch_floats(head_dim) floats, 64-byte aligned.
+  // prefetching. scratch: attention_scratch_floats(rows.rows, head_dim) floats, 64-byte aligned.
   void (*span)(const AttentionRows& rows, const TileVisit* visits, int count, bool more,
                const SpanState& state, float* scratch);
   // total = total merged with the span to its right, for rows that saw something of it.
@@ -60,11 +60,12 @@ struct AttentionKernels {
 
 inline constexpr int kRowsInFlight = 24;  // their scores, [24][64] floats, stay in L1
 
-constexpr size_t attention_scratch_floats(int head_dim) {
+constexpr size_t attention_scratch_floats(int rows, int head_dim) {
   return 2 * size_t(kTileKeys) * size_t(head_dim)     // one tile's keys and values as floats
          + size_t(kRowsInFlight) * size_t(kTileKeys)  // scores, then weights
-         + size_t(kRowsInFlight) * size_t(head_dim)   // q with a format's factor in it
-         + 2 * size_t(kTileKeys);                     // scales with a format's factor in them
+         // q with a format's factor in it, or (bfloat16) all rows' q as pairs
+         + size_t(rows > kRowsInFlight ? rows : kRowsInFlight) * size_t(head_dim) +
+         2 * size_t(kTileKeys);  // scales with a format's factor in them
 }
 
 }  // namespace kveval::cpu

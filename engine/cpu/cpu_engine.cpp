@@ -128,7 +128,7 @@ class CpuEngine final : public Engine {
   CpuEngine(std::shared_ptr<const Model> model, const CpuEngineOptions& options)
       : model_(std::move(model)),
         options_(checked(options)),
-        kernels_(options.kernels ? *options.kernels : kernels()),
+        kernels_(options.kernels ? *options.kernels : kernels(options.compute)),
         pool_(options_.threads),
         packed_(*model_, pool_),
         forward_(packed_, kernels_, pool_),
@@ -147,7 +147,7 @@ class CpuEngine final : public Engine {
     info.chat = &model_->chat;
     info.chat_error = model_->chat_error ? &*model_->chat_error : nullptr;
     info.concurrency = options_.max_branches;
-    info.compute = "float32";
+    info.compute = name_of(kernels_.compute);
     info.simd = kernels_.name;
     info.threads = options_.threads;
     return info;

@@ -1,7 +1,8 @@
 // The forward pass: tokens of one or more sequences in, logits of the positions asked for out.
 //
-// Arithmetic is float32 throughout; the only thing that differs between two profiles is what the cache gives
-// back. A row's result depends on its own sequence alone, never on which rows share the batch.
+// Arithmetic is float32 throughout, or its sums of products bfloat16 (kernels.h); the only thing that differs
+// between two profiles is what the cache gives back. A row's result depends on its own sequence alone, never
+// on which rows share the batch.
 #pragma once
 
 #include <cstddef>

@@ -2,11 +2,13 @@
 
 #include <cpuid.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
+#include "engine/cpu/bf16_kernels.h"
 #include "engine/cpu/constants.h"
 #include "engine/deterministic_math.h"
 #include "engine/error.h"
@@ -36,20 +38,45 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
+bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
+Kernels with_bf16_products(Kernels kernels, decltype(Kernels::gemm) gemm,
+                           decltype(AttentionKernels::span) span) {
+  kernels.compute = Compute::bfloat16;
+  kernels.gemm = gemm;
+  kernels.attention.span = span;
+  return kernels;
+}
+
 struct Level {
   const Kernels& kernels;
   bool available;
 };
 
-// Best first.
-std::array<Level, 3> levels() {
+// Best first, of either arithmetic.
+std::array<Level, 5> levels() {
+  static const Kernels scalar_bf16 =
+      with_bf16_products(scalar::kernels, scalar::gemm_bf16, scalar::attend_span_bf16);
+  static const Kernels avx512_bf16 =
+      with_bf16_products(avx512::kernels, avx512_bf16::gemm_bf16, avx512_bf16::attend_span_bf16);
   return {Level{avx512::kernels, has_avx512()}, Level{avx2::kernels, has_avx2()},
-          Level{scalar::kernels, true}};
+          Level{scalar::kernels, true}, Level{avx512_bf16, has_avx512_bf16()}, Level{scalar_bf16, true}};
+}
+
+[[noreturn]] void refuse_bf16() {
+  throw Error(
+      ErrorKind::usage, "this CPU lacks AVX512_BF16, the instructions for bfloat16 arithmetic",
+      "use float32, the default; KVEVAL_SIMD=scalar computes the same bits without them, but in hours "
+      "what takes seconds");
 }
 
 }  // namespace
 
-size_t gemm_scratch_floats(int m) { return (size_t(m) + size_t{kGemmPanels} * kLanes) * kGemmDepth; }
+size_t gemm_scratch_floats(int m, int cols) {
+  const size_t blocks = (size_t(m) + size_t{kGemmPanels} * kLanes) * kGemmDepth;
+  const size_t pairs = (size_t(cols) + 2 * kLanes - 1) / (2 * kLanes) * kLanes;  // of a row
+  return m > kGemmFewRows ? blocks : std::max(blocks, size_t(m) * pairs);
+}
 
 float Kernels::log_sum_exp(const float* x, size_t n) const {
   float largest = 0, sum = 0;
@@ -57,29 +84,30 @@ float Kernels::log_sum_exp(const float* x, size_t n) const {
   return float(double(largest) + det::log(double(sum)));
 }
 
-const Kernels& kernels_wanted(const char* wanted) {
+const Kernels& kernels_wanted(const char* wanted, Compute compute) {
+  const std::string name = wanted ? wanted : "";
   std::string available;
   for (const Level& level : levels()) {
-    if (!level.available) continue;
-    if (!wanted || std::string_view(wanted).empty() || level.kernels.name == std::string_view(wanted))
-      return level.kernels;
+    if (!level.available || level.kernels.compute != compute) continue;
+    if (name.empty() && compute == Compute::bfloat16 && level.kernels.name == std::string_view("scalar"))
+      refuse_bf16();
+    if (name.empty() || level.kernels.name == name) return level.kernels;
     available += available.empty() ? level.kernels.name : std::string(", ") + level.kernels.name;
   }
-  const std::string name = wanted;
   const bool exists = name == avx2::kernels.name || name == avx512::kernels.name;
-  throw Error(ErrorKind::usage,
-              "KVEVAL_SIMD=" + name + (exists ? " names instructions this CPU lacks" : " is no SIMD level"),
+  const std::string lacks = compute == Compute::bfloat16 && name == avx2::kernels.name
+                                ? " has no bfloat16 arithmetic"
+                                : " names instructions this CPU lacks";
+  throw Error(ErrorKind::usage, "KVEVAL_SIMD=" + name + (exists ? lacks : " is no SIMD level"),
               "unset it or set it to one of: " + available);
 }
 
-const Kernels& kernels() {
-  static const Kernels& best = kernels_wanted(std::getenv("KVEVAL_SIMD"));
-  return best;
-}
+const Kernels& kernels(Compute compute) { return kernels_wanted(std::getenv("KVEVAL_SIMD"), compute); }
 
-const Kernels* kernels_named(const char* name) {
+const Kernels* kernels_named(const char* name, Compute compute) {
   for (const Level& level : levels()) {
-    if (level.available && level.kernels.name == std::string_view(name)) return &level.kernels;
+    if (level.available && level.kernels.compute == compute && level.kernels.name == std::string_view(name))
+      return &level.kernels;
   }
   return nullptr;
 }

@@ -1,5 +1,8 @@
 // The one inner loop of matrix products and of attention with many rows: a small block of outputs in
 // registers, each a single chain of fused multiply-adds in ascending k.
+//
+// What it multiplies are dwords: floats or, in *_bf16.cpp, pairs of bfloat16 (bf16_pairs.h), two steps of a
+// chain each.
 #pragma once
 
 #include "engine/cpu/simd.h"
@@ -13,6 +16,15 @@ inline constexpr int kMicroRows = 12, kMicroVectors = 2;
 #else
 inline constexpr int kMicroRows = 6, kMicroVectors = 1;
 #endif
+
+// x * w + sum.
+KVEVAL_INLINE V multiply_add(V x, V w, V sum) {
+#ifdef __AVX512BF16__
+  return {_mm512_dpbf16_ps(sum.v, (__m512bh)x.v, (__m512bh)w.v)};
+#else
+  return fma(x, w, sum);
+#endif
+}
 
 // sum[r][v] += a[r * AStride + k] * b[v * b_stride + 16 k ..], k = 0 .. depth - 1. AStride is a constant so
 // that the broadcasts need no pointer a row. each(k) may prefetch. The unroll counts must not lie below the
@@ -31,7 +43,7 @@ KVEVAL_INLINE void chain(V (&sum)[Rows][Vectors], const float* a, const float* b
     for (size_t r = 0; r < Rows; r++) {
       const V x = splat(a[r * AStride]);
 #pragma GCC unroll 4
-      for (size_t v = 0; v < Vectors; v++) sum[r][v] = fma(x, w[v], sum[r][v]);
+      for (size_t v = 0; v < Vectors; v++) sum[r][v] = multiply_add(x, w[v], sum[r][v]);
     }
   }
 }

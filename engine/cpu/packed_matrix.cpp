@@ -122,7 +122,7 @@ void matmul(const Kernels& kernels, ThreadPool& pool, const PackedMatrix& matrix
 
   pool.run(pieces, [&](int piece, int) {
     static thread_local Buffer scratch;
-    scratch.reserve(gemm_scratch_floats(m));
+    scratch.reserve(gemm_scratch_floats(m, matrix.cols));
     const auto column = [&](int i) {
       return std::min(direct, int(int64_t(pairs) * i / pieces) * 2 * kLanes);
     };

@@ -3,6 +3,8 @@
 // written out here.
 #define KVEVAL_LEVEL scalar
 
+#include <xmmintrin.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -11,6 +13,7 @@
 #include <limits>
 #include <vector>
 
+#include "engine/cpu/bf16_kernels.h"
 #include "engine/cpu/constants.h"
 #include "engine/cpu/level_kernels.h"
 #include "engine/kv/codec.h"
@@ -39,13 +42,48 @@ void multiply_add(float x, const float* y, int n, float* sum) {
 }
 
 // 2^x for x < 128.
-float exp2(float x) {
+template <int Count>
+float exp2(float x, const float (&coefficients)[Count]) {
   if (!(x >= cpu::kExp2Lowest)) return 0.f;
   const float t = x + cpu::kRound, r = x - (t - cpu::kRound);
-  float p = kExp2[6];
-  for (int i = 5; i >= 0; i--) p = std::fmaf(p, r, kExp2[i]);
+  float p = coefficients[Count - 1];
+  for (int i = Count - 2; i >= 0; i--) p = std::fmaf(p, r, coefficients[i]);
   return std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(t) << 23));
 }
+float exp2(float x) { return exp2(x, kExp2); }
+
+// ---------------------------------------------------------------------- float32 or bfloat16
+
+// As vdpbf16ps has it whatever the mode: subnormals are read and written as zeros of their sign. For chains
+// of products alone: what stands around them (sums of weights) keeps its subnormals.
+class FlushSubnormals {
+ public:
+  FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlushToZero | kReadAsZero); }
+  ~FlushSubnormals() { _mm_setcsr(before_); }
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+  static constexpr unsigned kFlushToZero = 0x8000, kReadAsZero = 0x0040;
+  unsigned before_;
+};
+struct Nothing {
+  Nothing() {}  // not trivial: an unused variable of it is no warning
+};
+
+struct Float32 {
+  using Mode = Nothing;
+  static float operand(float x) { return x; }
+  static float exp2(float x) { return scalar::exp2(x, kExp2); }
+};
+struct Bfloat16 {
+  using Mode = FlushSubnormals;
+  static float operand(float x) {
+    if (std::fabs(x) < std::numeric_limits<float>::min()) return std::copysign(0.f, x);
+    return kv::decode_bf16(kv::encode_bf16(x));
+  }
+  static float exp2(float x) { return scalar::exp2(x, cpu::kExp2Short); }
+};
 
 // Lane i + lane i+8, then i + i+4, i + i+2, i + i+1.
 float sum_lanes(const float* lanes) {
@@ -108,22 +146,35 @@ void unpack(TensorType type, const uint8_t* block, size_t cols, float* out) {
       for (size_t lane = 0; lane < kLanes; lane++) unpack_group(layout, block, group, lane, out + lane);
 }
 
-}  // namespace
-
-void gemm(TensorType type, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a, int m,
-          size_t lda, float* c, size_t ldc, float*) {
+template <class Arithmetic>
+void multiply(TensorType type, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a, int m,
+              size_t lda, float* c, size_t ldc) {
+  const typename Arithmetic::Mode mode;
   const cpu::WeightLayout layout = cpu::layout_of(type);
   std::vector<float> weights(size_t(cols) * kLanes);
   for (int n = n_begin; n < n_end; n += kLanes) {
     const uint8_t* row_block = packed + size_t(n / kLanes) * cpu::row_block_bytes(layout, cols);
     unpack(type, row_block, size_t(cols), weights.data());
+    for (float& weight : weights) weight = Arithmetic::operand(weight);
     for (int row = 0; row < m; row++) {
       float* out = c + size_t(row) * ldc + n;
       std::fill_n(out, kLanes, 0.f);
       for (int k = 0; k < cols; k++)
-        multiply_add(a[size_t(row) * lda + size_t(k)], weights.data() + size_t(k) * kLanes, kLanes, out);
+        multiply_add(Arithmetic::operand(a[size_t(row) * lda + size_t(k)]),
+                     weights.data() + size_t(k) * kLanes, kLanes, out);
     }
   }
+}
+
+}  // namespace
+
+void gemm(TensorType type, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a, int m,
+          size_t lda, float* c, size_t ldc, float*) {
+  multiply<Float32>(type, packed, n_begin, n_end, cols, a, m, lda, c, ldc);
+}
+void gemm_bf16(TensorType type, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a,
+               int m, size_t lda, float* c, size_t ldc, float*) {
+  multiply<Bfloat16>(type, packed, n_begin, n_end, cols, a, m, lda, c, ldc);
 }
 
 void rms_norm(const float* x, const float* weight, int n, float epsilon, float* y) {
@@ -195,30 +246,36 @@ void decode(Format format, const uint8_t* codes, int n, float* values) {
   for (int i = 0; i < n; i++) values[i] = kv::decode(format, codes + size_t(i) * kv::code_bytes(format));
 }
 
-// One row and one tile: keys [head_dim][64], values [64][head_dim].
+// One row and one tile: keys [head_dim][64], values [64][head_dim], operands already.
+template <class Arithmetic>
 void attend_tile(int head_dim, const float* q, const float* keys, const float* values, size_t first_key,
                  size_t position, size_t window, float* o, float* m, float* l) {
   float weight[kTileKeys] = {};  // scores first
-  for (size_t d = 0; d < size_t(head_dim); d++) multiply_add(q[d], keys + d * kTileKeys, kTileKeys, weight);
+  {
+    const typename Arithmetic::Mode mode;
+    for (size_t d = 0; d < size_t(head_dim); d++)
+      multiply_add(Arithmetic::operand(q[d]), keys + d * kTileKeys, kTileKeys, weight);
+  }
   for (int j = 0; j < kTileKeys; j++) {
     const size_t key = first_key + size_t(j);
     if (key > position || (window != 0 && key + window <= position)) weight[j] = kMinusInfinity;
   }
-  const float most = std::max(*m, largest_of(weight, kTileKeys)), correction = exp2(*m - most);
+  const float most = std::max(*m, largest_of(weight, kTileKeys)), correction = Arithmetic::exp2(*m - most);
   *m = most;
-  for (float& w : weight) w = exp2(w - most);
+  for (float& w : weight) w = Arithmetic::exp2(w - most);
   for (int i = 0; i < kLanes; i++) {
     const float tile_sum = (weight[i] + weight[i + 16]) + (weight[i + 32] + weight[i + 48]);
     l[i] = std::fmaf(l[i], correction, tile_sum);
   }
+  const typename Arithmetic::Mode mode;
   for (int d = 0; d < head_dim; d++) o[d] *= correction;
-  for (size_t j = 0; j < kTileKeys; j++) multiply_add(weight[j], values + j * size_t(head_dim), head_dim, o);
+  for (size_t j = 0; j < kTileKeys; j++)
+    multiply_add(Arithmetic::operand(weight[j]), values + j * size_t(head_dim), head_dim, o);
 }
 
-}  // namespace
-
-void attend_span(const cpu::AttentionRows& rows, const cpu::TileVisit* visits, int count, bool,
-                 const cpu::SpanState& state, float* scratch) {
+template <class Arithmetic>
+void attend(const cpu::AttentionRows& rows, const cpu::TileVisit* visits, int count,
+            const cpu::SpanState& state, float* scratch) {
   const size_t head_dim = size_t(rows.head_dim);
   const int n = rows.head_dim * kTileKeys;
   float *keys = scratch, *values = scratch + n;
@@ -232,11 +289,23 @@ void attend_span(const cpu::AttentionRows& rows, const cpu::TileVisit* visits, i
       for (int i = 0; i < n; i++) keys[i] *= visit->k_scale[i % kTileKeys];
     if (visit->v_scale)
       for (int i = 0; i < n; i++) values[i] *= visit->v_scale[i / rows.head_dim];
+    for (float* x = keys; x != keys + 2 * n; x++) *x = Arithmetic::operand(*x);  // values too
     for (int row = visit->row_begin; row < visit->row_end; row++)
-      attend_tile(rows.head_dim, rows.q + size_t(row) * head_dim, keys, values, visit->first_key,
-                  rows.position[row], rows.window, state.o + size_t(row) * head_dim, state.m + row,
-                  state.l + size_t(row) * kLanes);
+      attend_tile<Arithmetic>(rows.head_dim, rows.q + size_t(row) * head_dim, keys, values, visit->first_key,
+                              rows.position[row], rows.window, state.o + size_t(row) * head_dim,
+                              state.m + row, state.l + size_t(row) * kLanes);
   }
+}
+
+}  // namespace
+
+void attend_span(const cpu::AttentionRows& rows, const cpu::TileVisit* visits, int count, bool,
+                 const cpu::SpanState& state, float* scratch) {
+  attend<Float32>(rows, visits, count, state, scratch);
+}
+void attend_span_bf16(const cpu::AttentionRows& rows, const cpu::TileVisit* visits, int count, bool,
+                      const cpu::SpanState& state, float* scratch) {
+  attend<Bfloat16>(rows, visits, count, state, scratch);
 }
 
 void merge_span(int rows, int head_dim, const cpu::SpanState& span, const cpu::MergedState& total) {

@@ -41,7 +41,7 @@ void attention(benchmark::State& state, const cpu::Kernels& kernels, const char*
   cpu::Attention attention(kernels, pool);
 
   const size_t first = kKeys - size_t(tokens);
-  const double peak = fma_peak(kernels.name);
+  const double peak = peak_of(kernels);
   size_t next = 0;
   for (auto _ : state) {
     const cpu::AttentionSegment segment{tables[next++ % copies].data(), first, tokens, q.data(), out.data()};
@@ -62,7 +62,7 @@ void attention(benchmark::State& state, const cpu::Kernels& kernels, const char*
     for (const int tokens : {256, 1})
       for (const Heads heads : {Heads{64, 3}, Heads{64, 9}, Heads{128, 6}, Heads{256, 4}})
         for (const char* profile : {"f32", "fp16", "bf16", "e4m3", "e5m2", "int8"}) {
-          const std::string name = "attention/" + std::string(kernels->name) + "/" + profile +
+          const std::string name = "attention/" + name_of(*kernels) + "/" + profile +
                                    "/head_dim:" + std::to_string(heads.head_dim) +
                                    "/group:" + std::to_string(heads.group) +
                                    "/tokens:" + std::to_string(tokens);

@@ -1,25 +1,31 @@
-// What the benchmarks divide by: the float32 FMA rate of one core, measured in the same process just before.
+// What the benchmarks divide by: one core's rate of float32 FMAs, or of bfloat16 dot products, measured in
+// the same process just before.
 #pragma once
 
 #include <benchmark/benchmark.h>
 
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "engine/cpu/kernels.h"
 
 namespace kveval::bench {
 
-// The SIMD levels of this machine that are meant to be fast.
+// What of this machine is meant to be fast.
 inline std::vector<const cpu::Kernels*> fast_levels() {
   std::vector<const cpu::Kernels*> levels;
   for (const char* name : {"avx512", "avx2"})
     if (const cpu::Kernels* kernels = cpu::kernels_named(name)) levels.push_back(kernels);
+  if (const cpu::Kernels* kernels = cpu::kernels_named("avx512", Compute::bfloat16))
+    levels.push_back(kernels);
   return levels;
 }
+inline std::string name_of(const cpu::Kernels& kernels) {
+  return kernels.name + std::string(kernels.compute == Compute::bfloat16 ? "_bf16" : "");
+}
 
-// FLOP/s of twelve independent FMA chains in registers.
-double fma_peak(std::string_view level);
+// FLOP/s of twelve independent chains in registers, of the instruction the kernels multiply with.
+double peak_of(const cpu::Kernels& kernels);
 
 // Shows GFLOP/s, the peak and their ratio. Times are CPU times: other programs cost accuracy, not a factor.
 inline void report(benchmark::State& state, double flops, double peak) {

@@ -39,10 +39,11 @@ void gemm(benchmark::State& state, const cpu::Kernels& kernels, TensorType type,
   const size_t bytes = packed[0].byte_size(), copies = m == 1 ? (size_t(200) << 20) / bytes + 1 : 1;
   while (packed.size() < copies) packed.push_back(cpu::pack(matrix, pool));
   Random random(2);
-  cpu::Buffer a(size_t(m) * size_t(cols)), c(size_t(m) * size_t(rows)), scratch(cpu::gemm_scratch_floats(m));
+  cpu::Buffer a(size_t(m) * size_t(cols)), c(size_t(m) * size_t(rows)),
+      scratch(cpu::gemm_scratch_floats(m, cols));
   for (size_t i = 0; i < a.size(); i++) a.data()[i] = float(random.uniform() - 0.5);
 
-  const double peak = fma_peak(kernels.name);
+  const double peak = peak_of(kernels);
   size_t next = 0;
   for (auto _ : state) {
     const cpu::PackedMatrix& w = packed[next++ % copies];
@@ -75,7 +76,7 @@ void pack(benchmark::State& state, TensorType type, Shape shape) {
       for (const Shape shape : {Shape{1536, 576}, kWide, Shape{1536, 8960}})
         for (const int m : {512, 128, 16, 8, 4, 1}) {
           if (shape.cols % info_of(type).block_elements != 0) continue;
-          const std::string what = "gemm/" + std::string(kernels->name);
+          const std::string what = "gemm/" + bench::name_of(*kernels);
           benchmark::RegisterBenchmark(
               (name_of(what.c_str(), type, shape) + "/m:" + std::to_string(m)).c_str(),
               [=](benchmark::State& state) { gemm(state, *kernels, type, shape, m); });

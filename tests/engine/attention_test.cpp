@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "engine/cpu/constants.h"
@@ -214,11 +215,11 @@ class Pages {
 
 // ---------------------------------------------------------------------- two references
 
-float exp2_polynomial(float x) {
+float exp2_polynomial(float x, std::span<const float> coefficients = kExp2) {
   if (!(x >= -126.f)) return 0;
   const float n = std::nearbyint(x), r = x - n;
-  float p = kExp2[6];
-  for (int i = 5; i >= 0; i--) p = std::fmaf(p, r, kExp2[i]);
+  float p = coefficients.back();
+  for (size_t i = coefficients.size() - 1; i-- > 0;) p = std::fmaf(p, r, coefficients[i]);
   return std::ldexp(p, int(n));
 }
 
@@ -230,7 +231,12 @@ float fold16(const float* l) {
 }
 
 // One query head at one position, in the absolute order, straight from the values.
-std::vector<float> in_order(const Case& c, const Context& context, size_t position, int head) {
+std::vector<float> in_order(Compute compute, const Case& c, const Context& context, size_t position,
+                            int head) {
+  const Arithmetic arithmetic{compute};
+  const auto weight_of = [compute](float x) {
+    return compute == Compute::float32 ? exp2_polynomial(x) : exp2_polynomial(x, kExp2Short);
+  };
   const size_t n = size_t(c.head_dim);
   const int kv_head = head / c.group;
   const float factor = float(1.4426950408889634 / std::sqrt(double(c.head_dim)));
@@ -250,19 +256,23 @@ std::vector<float> in_order(const Case& c, const Context& context, size_t positi
           continue;
         }
         for (size_t d = 0; d < n; d++)
-          s[j] = std::fmaf(q[d] * factor, context.key(tile * 64 + j, kv_head, int(d)), s[j]);
+          s[j] =
+              arithmetic.multiply_add(arithmetic.operand(q[d] * factor),
+                                      arithmetic.operand(context.key(tile * 64 + j, kv_head, int(d))), s[j]);
         most = std::max(most, s[j]);
       }
-      const float correction = exp2_polynomial(m - most);
+      const float correction = weight_of(m - most);
       m = most;
-      for (float& x : s) x = exp2_polynomial(x - m);
+      for (float& x : s) x = weight_of(x - m);
       for (size_t i = 0; i < 16; i++)
         l[i] = std::fmaf(l[i], correction, (s[i] + s[i + 16]) + (s[i + 32] + s[i + 48]));
       for (size_t d = 0; d < n; d++) {
         o[d] *= correction;
         for (size_t j = 0; j < 64; j++)
           if (sees(tile * 64 + j))
-            o[d] = std::fmaf(s[j], context.value(tile * 64 + j, kv_head, int(d)), o[d]);
+            o[d] = arithmetic.multiply_add(arithmetic.operand(s[j]),
+                                           arithmetic.operand(context.value(tile * 64 + j, kv_head, int(d))),
+                                           o[d]);
       }
     }
     if ((tile % 16 == 15 || tile == position / 64) && m > -kInfinity) {
@@ -339,7 +349,8 @@ TEST_P(AttentionLevels, GivesTheBitsOfTheDefinition) {
       const size_t token = sample == 0 ? 0 : random.below(count);
       const int head = int(random.below(size_t(c.heads())));
       const size_t at = token * context.q_stride() + size_t(head * c.head_dim);
-      const std::vector<float> expected = in_order(c, context, tokens - count + token, head);
+      const std::vector<float> expected =
+          in_order(kernels_->compute, c, context, tokens - count + token, head);
       const std::vector<float> got(&out[at], &out[at] + c.head_dim);
       ASSERT_EQ(first_difference(got, expected), -1) << describe(c) << ", " << tokens << " tokens, the last "
                                                      << count << ", token " << token << ", head " << head;
@@ -350,6 +361,8 @@ TEST_P(AttentionLevels, GivesTheBitsOfTheDefinition) {
 TEST_P(AttentionLevels, IsSoftmaxAttention) {
   Random random(12);
   ThreadPool pool(1);
+  // Operands of 8 bits: 2e-3 of a score, of a weight and of a value each.
+  const double tolerance = kernels_->compute == Compute::float32 ? 2e-5 : 3e-2;
   for (int trial = 0; trial < 12; trial++) {
     Case c = random_case(random);
     c.window = trial % 3 == 0 ? 100 : 0;
@@ -359,7 +372,7 @@ TEST_P(AttentionLevels, IsSoftmaxAttention) {
     const int head = int(random.below(size_t(c.heads())));
     const std::vector<double> expected = in_float64(c, context, tokens - 1, head);
     for (size_t d = 0; d < expected.size(); d++)
-      EXPECT_NEAR(out[size_t(head * c.head_dim) + d], expected[d], 2e-5) << describe(c);
+      EXPECT_NEAR(out[size_t(head * c.head_dim) + d], expected[d], tolerance) << describe(c);
   }
 }
 
@@ -376,7 +389,7 @@ TEST_P(AttentionLevels, ChunksPagesAndThreadsDoNotMatter) {
                  tokens = trial % 4 == 0 ? 1100 + count : count + random.below(200);
     const Context context(c, tokens, random.next());
     const std::vector<float> whole =
-        attend(*kernels_named("scalar"), one, c, context, tokens - count, count, count);
+        attend(*kernels_named("scalar", kernels_->compute), one, c, context, tokens - count, count, count);
     for (const size_t chunk : {1u, 7u, 64u, 512u}) {
       c.page_tokens = pick<int>(random, {64, 128, 256});
       const size_t n = chunk == 1 ? 30 : count;
@@ -403,7 +416,7 @@ TEST_P(AttentionLevels, WindowsEndWhereTheyShould) {
     EXPECT_EQ(first_difference(out, chunks), -1) << describe(c);
     for (size_t token = 0; token < 140; token++) {
       const std::vector<float> got(&out[token * 64], &out[token * 64] + 64);
-      ASSERT_EQ(first_difference(got, in_order(c, context, 190 + token, 0)), -1)
+      ASSERT_EQ(first_difference(got, in_order(kernels_->compute, c, context, 190 + token, 0)), -1)
           << describe(c) << ", position " << 190 + token;
     }
   }
@@ -473,7 +486,7 @@ TEST_P(AttentionLevels, RefusesHeadsItHasNoKernelFor) {
   attention.run({4, 0, &layout}, {});  // no queries: nothing to do
 }
 
-KVEVAL_EACH_LEVEL(AttentionLevels);
+KVEVAL_EACH_LEVEL_AND_ARITHMETIC(AttentionLevels);
 
 }  // namespace
 }  // namespace kveval::cpu

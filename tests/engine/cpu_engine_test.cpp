@@ -4,139 +4,17 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <iterator>
-#include <map>
-#include <tuple>
 #include <utility>
 
 #include "engine/cpu/kernels.h"
-#include "engine/model/rope.h"
 #include "engine/random.h"
 #include "tests/engine/reference_forward.h"
+#include "tests/engine/small_engine.h"
 
 namespace kveval {
 namespace {
-
-// With whatever an architecture may add to a plain layer, drawn by the seed.
-Model random_model(const ModelConfig& config, uint64_t seed) {
-  return reference::random_model(
-      config, seed, {.biases = seed % 2 == 0, .head_norms = seed % 3 != 0, .post_norms = seed % 5 < 3});
-}
-
-Tokens random_tokens(Random& random, size_t count, int vocabulary) {
-  Tokens tokens(count);
-  for (Token& token : tokens) token = Token(random.below(uint64_t(vocabulary)));
-  return tokens;
-}
-
-ModelConfig small_config(Random& random) {
-  constexpr int kHeadDims[] = {64, 128, 256};
-  ModelConfig config;
-  config.architecture = "llama";
-  config.head_dim = kHeadDims[random.below(3)];
-  config.width = 48 + 16 * int(random.below(4));
-  config.vocabulary = 61 + int(random.below(60));
-  config.context = 4096;
-  config.rope_style = random.below(2) ? RopeStyle::halves : RopeStyle::interleaved;
-  config.ropes = {plain_rope(10000, config.head_dim),
-                  yarn_rope(1e6, config.head_dim, {.factor = 4, .original_context = 64})};
-  config.activation = random.below(2) ? Activation::silu : Activation::gelu_tanh;
-  if (random.below(2)) config.embedding_scale = 3;
-  if (random.below(2)) config.score_scale = 0.05;
-  for (uint64_t l = 0, layers = 2 + random.below(2); l < layers; l++) {
-    LayerConfig layer;
-    layer.kv_heads = 1 + int(random.below(2));
-    layer.heads = layer.kv_heads * (1 + int(random.below(9)));
-    layer.window = random.below(2) ? 0 : 1 + int(random.below(150));
-    layer.rope = int(random.below(3)) - 1;  // none, plain or scaled
-    layer.ff = 16 + int(random.below(40));
-    config.layers.push_back(layer);
-  }
-  return config;
-}
-
-// Everything a run reports that must not depend on how it was computed.
-struct Outcome {
-  std::map<std::pair<size_t, size_t>, Reply> replies;
-  std::map<std::tuple<size_t, size_t, size_t>, std::vector<float>> logits;
-  std::vector<CacheDiagnostic> diagnostics;
-};
-
-Outcome run(Engine& engine, const PromptGroup& group, const Profile& profile, int max_tokens = 6) {
-  Outcome outcome;
-  Events events;
-  events.on_reply = [&](size_t branch, size_t turn, Reply&& reply) {
-    EXPECT_TRUE(outcome.replies.emplace(std::pair(branch, turn), std::move(reply)).second) << "two replies";
-  };
-  events.on_logits = [&](size_t branch, size_t turn, size_t position, std::span<const float> logits) {
-    outcome.logits[{branch, turn, position}].assign(logits.begin(), logits.end());
-  };
-  events.on_diagnostics = [&](std::span<const CacheDiagnostic> all) {
-    outcome.diagnostics.assign(all.begin(), all.end());
-  };
-  Decoding decoding;
-  decoding.max_tokens = max_tokens;
-  engine.run(group, decoding, profile, events);
-  return outcome;
-}
-
-bool same_bits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
-bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
-
-void expect_same_stats(const TokenStats& a, const TokenStats& b) {
-  EXPECT_EQ(a.token, b.token);
-  EXPECT_EQ(a.top, b.top);
-  EXPECT_TRUE(same_bits(a.logprob, b.logprob)) << a.logprob << " " << b.logprob;
-  EXPECT_TRUE(same_bits(a.top_logprob, b.top_logprob));
-}
-
-void expect_same(const Outcome& a, const Outcome& b) {
-  ASSERT_EQ(a.replies.size(), b.replies.size());
-  for (const auto& [key, reply] : a.replies) {
-    const Reply& other = b.replies.at(key);
-    EXPECT_EQ(reply.tokens, other.tokens);
-    EXPECT_EQ(reply.text, other.text);
-    EXPECT_EQ(reply.stop, other.stop);
-    ASSERT_EQ(reply.stats.size(), other.stats.size());
-    for (size_t i = 0; i < reply.stats.size(); i++) expect_same_stats(reply.stats[i], other.stats[i]);
-  }
-  ASSERT_EQ(a.logits.size(), b.logits.size());
-  for (const auto& [key, logits] : a.logits) {
-    const auto& other = b.logits.at(key);
-    ASSERT_EQ(logits.size(), other.size());
-    for (size_t i = 0; i < logits.size(); i++) ASSERT_TRUE(same_bits(logits[i], other[i])) << "logit " << i;
-  }
-  ASSERT_EQ(a.diagnostics.size(), b.diagnostics.size());
-  for (size_t i = 0; i < a.diagnostics.size(); i++) {
-    const CacheDiagnostic &x = a.diagnostics[i], &y = b.diagnostics[i];
-    EXPECT_EQ(x.elements, y.elements);
-    EXPECT_EQ(x.clipped, y.clipped);
-    EXPECT_EQ(x.flushed, y.flushed);
-    EXPECT_TRUE(same_bits(x.absolute_max, y.absolute_max));
-    EXPECT_TRUE(same_bits(x.error_energy, y.error_energy)) << x.error_energy - y.error_energy;
-    EXPECT_TRUE(same_bits(x.energy, y.energy));
-  }
-}
-
-// Two questions, a conversation of three turns and a bystander that asks nothing.
-PromptGroup mixed_group(Random& random, const ModelConfig& config, size_t prefix) {
-  const auto turn = [&](size_t tokens, Ask ask, size_t target = 0) {
-    return Turn{random_tokens(random, tokens, config.vocabulary),
-                {},
-                ask,
-                random_tokens(random, target, config.vocabulary)};
-  };
-  PromptGroup group;
-  group.prefix = turn(prefix, Ask::nothing);
-  group.branches.push_back({{turn(3 + random.below(40), Ask::generate)}});
-  group.branches.push_back({{turn(1 + random.below(90), Ask::score, 1 + random.below(20))}});
-  group.branches.push_back(
-      {{turn(1, Ask::generate), turn(5, Ask::score, 3), turn(2, Ask::nothing), turn(1, Ask::generate)}});
-  group.branches.push_back({{turn(7, Ask::nothing)}});
-  return group;
-}
 
 Profile resolved(Engine& engine, const char* text, const Tokens& calibration) {
   return engine.resolve(parse_profile(text), {&calibration, 1});
@@ -177,7 +55,15 @@ TEST(CpuEngine, LogitsFollowTheMathematics) {
   }
 }
 
-TEST(CpuEngine, SameBitsHoweverTheWorkIsCut) {
+// Float32 (null: the default), and bfloat16 where this CPU has it: what holds for the one holds for the
+// other.
+std::vector<const cpu::Kernels*> both_arithmetics() {
+  std::vector<const cpu::Kernels*> all = {nullptr};
+  if (const cpu::Kernels* kernels = cpu::kernels_named("avx512", Compute::bfloat16)) all.push_back(kernels);
+  return all;
+}
+
+void expect_same_bits_however_the_work_is_cut(const cpu::Kernels* kernels) {
   constexpr const char* kProfiles[] = {"f32",
                                        "fp16",
                                        "bf16",
@@ -196,10 +82,10 @@ TEST(CpuEngine, SameBitsHoweverTheWorkIsCut) {
     const PromptGroup group = mixed_group(random, config, 200 + random.below(1100));
     const Tokens calibration = random_tokens(random, 70, config.vocabulary);
 
-    const auto plain = make_cpu_engine(model, {.threads = 1});
+    const auto plain = make_cpu_engine(model, {.threads = 1, .kernels = kernels});
     const Profile profile = resolved(*plain, kProfiles[seed - 1], calibration);
     const Outcome expected = run(*plain, group, profile);
-    const CpuEngineOptions variants[] = {
+    CpuEngineOptions variants[] = {
         {.threads = 2},
         {.threads = 1, .chunk_tokens = 1},
         {.threads = 2, .chunk_tokens = 7, .page_tokens = 64},
@@ -207,13 +93,18 @@ TEST(CpuEngine, SameBitsHoweverTheWorkIsCut) {
         {.threads = 1, .page_tokens = 64, .max_branches = 1},
         {.threads = 2, .chunk_tokens = 33, .page_tokens = 128, .max_branches = 2},
     };
-    for (const CpuEngineOptions& options : variants) {
+    for (CpuEngineOptions& options : variants) {
       SCOPED_TRACE(options.chunk_tokens);
+      options.kernels = kernels;
       const auto engine = make_cpu_engine(model, options);
       EXPECT_EQ(resolved(*engine, kProfiles[seed - 1], calibration), profile);
       expect_same(run(*engine, group, profile), expected);
     }
   }
+}
+
+TEST(CpuEngine, SameBitsHoweverTheWorkIsCut) {
+  for (const cpu::Kernels* kernels : both_arithmetics()) expect_same_bits_however_the_work_is_cut(kernels);
 }
 
 TEST(CpuEngine, SameBitsAtEverySimdLevel) {
@@ -236,14 +127,34 @@ TEST(CpuEngine, SameBitsAtEverySimdLevel) {
   if (compared == 0) GTEST_SKIP() << "this CPU has neither AVX2 nor AVX-512";
 }
 
+TEST(CpuEngine, BfloatArithmeticIsItsScalarDefinition) {
+  const cpu::Kernels* const kernels = cpu::kernels_named("avx512", Compute::bfloat16);
+  if (kernels == nullptr) GTEST_SKIP() << "this CPU lacks AVX512_BF16";
+  Random random(6);
+  const ModelConfig config = small_config(random);
+  const auto model = std::make_shared<Model>(random_model(config, 6));
+  const PromptGroup group = mixed_group(random, config, 150);
+  const auto engine = make_cpu_engine(model, {.kernels = kernels});
+  EXPECT_EQ(engine->describe().compute, "bfloat16");
+  const auto scalar = make_cpu_engine(model, {.kernels = cpu::kernels_named("scalar", Compute::bfloat16)});
+  const auto float32 = make_cpu_engine(model);
+  EXPECT_EQ(float32->describe().compute, "float32");
+  for (const char* profile : {"f32", "fp16", "bf16", "e4m3", "e5m2", "int8"}) {
+    SCOPED_TRACE(profile);
+    const Outcome outcome = run(*engine, group, parse_profile(profile));
+    expect_same(outcome, run(*scalar, group, parse_profile(profile)));
+    EXPECT_NE(outcome.logits, run(*float32, group, parse_profile(profile)).logits);
+  }
+}
+
 // The same tokens, cut into prefix and branch elsewhere: what a query sees depends on positions alone.
-TEST(CpuEngine, AForkGivesTheBitsOfAStraightRun) {
+void expect_forks_as_straight_runs(const cpu::Kernels* kernels) {
   for (uint64_t seed = 1; seed <= 8; seed++) {
     SCOPED_TRACE(seed);
     Random random(seed * 31);
     const ModelConfig config = small_config(random);
     const auto model = std::make_shared<Model>(random_model(config, seed));
-    const auto engine = make_cpu_engine(model, {.page_tokens = 64});
+    const auto engine = make_cpu_engine(model, {.page_tokens = 64, .kernels = kernels});
     const Tokens all = random_tokens(random, 1200, config.vocabulary);
     const Tokens target = random_tokens(random, 5, config.vocabulary);
     const auto cut_at = [&](size_t cut) {
@@ -263,6 +174,10 @@ TEST(CpuEngine, AForkGivesTheBitsOfAStraightRun) {
       }
     }
   }
+}
+
+TEST(CpuEngine, AForkGivesTheBitsOfAStraightRun) {
+  for (const cpu::Kernels* kernels : both_arithmetics()) expect_forks_as_straight_runs(kernels);
 }
 
 TEST(CpuEngine, AGeneratedAnswerScoresAsItWasGenerated) {

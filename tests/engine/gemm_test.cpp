@@ -23,9 +23,11 @@ std::vector<float> random_values(Random& random, size_t n) {
 }
 
 // Straight from the sentence in kernels.h.
-float one_chain(const float* a, const float* w, int n) {
+float one_chain(Compute compute, const float* a, const float* w, int n) {
+  const Arithmetic arithmetic{compute};
   float sum = 0;
-  for (int k = 0; k < n; k++) sum = std::fmaf(a[k], w[k], sum);
+  for (int k = 0; k < n; k++)
+    sum = arithmetic.multiply_add(arithmetic.operand(a[k]), arithmetic.operand(w[k]), sum);
   return sum;
 }
 
@@ -53,10 +55,10 @@ TEST_P(Gemm, EveryOutputIsOneChainForAnyShape) {
 
     const size_t written = ldc >= size_t(packed.padded_rows()) ? size_t(packed.padded_rows()) : size_t(rows);
     const auto check = [&](int i, size_t n) {
-      const float expected = n < size_t(rows)
-                                 ? one_chain(&a[size_t(i) * lda], &weights[n * size_t(cols)], cols)
-                             : n < written ? 0.f
-                                           : kGuard;
+      const float expected = n < size_t(rows) ? one_chain(kernels_->compute, &a[size_t(i) * lda],
+                                                          &weights[n * size_t(cols)], cols)
+                             : n < written    ? 0.f
+                                              : kGuard;
       ASSERT_EQ(bits(c[size_t(i) * ldc + n]), bits(expected))
           << "row " << i << " of " << m << ", column " << n << " of " << rows << ", " << cols << " deep";
     };
@@ -85,7 +87,8 @@ TEST_P(Gemm, WeightsOfEveryTypeKeepTheirBits) {
     const size_t ldc = size_t(packed.padded_rows());
     for (size_t i = 0; i < size_t(m); i++)
       for (size_t n = 0; n < size_t(rows); n++)
-        expected[i * ldc + n] = one_chain(&a[i * size_t(cols)], &weights[n * size_t(cols)], cols);
+        expected[i * ldc + n] =
+            one_chain(kernels_->compute, &a[i * size_t(cols)], &weights[n * size_t(cols)], cols);
     const std::string what = std::string(info_of(type).name) + ": " + std::to_string(m) + " rows, " +
                              std::to_string(cols) + " deep, " + std::to_string(rows) + " wide";
 
@@ -95,7 +98,7 @@ TEST_P(Gemm, WeightsOfEveryTypeKeepTheirBits) {
 
     const int begin = int(random.below(ldc / kLanes)) * kLanes;
     const int end = begin + (1 + int(random.below((ldc - size_t(begin)) / kLanes))) * kLanes;
-    Buffer scratch(gemm_scratch_floats(m));
+    Buffer scratch(gemm_scratch_floats(m, cols));
     std::fill_n(c.begin(), c.size(), 7.f);
     kernels_->gemm(packed.type, packed.row_block(0), begin, end, cols, a.data(), m, size_t(cols), c.data(),
                    ldc, scratch.data());
@@ -137,7 +140,30 @@ TEST_P(Gemm, NothingToDo) {
   matmul(*kernels_, pool, packed, nullptr, 0, 2, nullptr, 16);
 }
 
-KVEVAL_EACH_LEVEL(Gemm);
+// Numbers around the smallest normal one, operands and products alike: bfloat16 arithmetic reads and writes
+// what lies below as zeros of its sign, float32 keeps it.
+TEST_P(Gemm, TinyNumbersAreKeptOrFlushed) {
+  Random random(10);
+  ThreadPool pool(1);
+  const auto tiny = [&random](int from, int to) {
+    return float(std::ldexp(random.uniform() - 0.5, from + int(random.below(uint64_t(to - from)))));
+  };
+  for (const int m : {1, 7, 40}) {
+    const int rows = 48, cols = 90;
+    std::vector<float> weights(size_t(rows) * size_t(cols)), a(size_t(m) * size_t(cols));
+    for (size_t i = 0; i < weights.size(); i++) weights[i] = i % 3 == 0 ? tiny(-130, -122) : tiny(-66, -58);
+    for (size_t i = 0; i < a.size(); i++) a[i] = i % 5 == 0 ? tiny(-130, -122) : tiny(-66, -58);
+    const PackedMatrix packed = pack(float_tensor(rows, cols, weights), pool);
+    std::vector<float> c(size_t(m) * size_t(rows));
+    matmul(*kernels_, pool, packed, a.data(), m, size_t(cols), c.data(), size_t(rows));
+    for (size_t i = 0; i < c.size(); i++)
+      ASSERT_EQ(bits(c[i]), bits(one_chain(kernels_->compute, &a[i / size_t(rows) * size_t(cols)],
+                                           &weights[i % size_t(rows) * size_t(cols)], cols)))
+          << m << " rows, output " << i;
+  }
+}
+
+KVEVAL_EACH_LEVEL_AND_ARITHMETIC(Gemm);
 
 TEST(PackedMatrix, InterleavesSixteenRowsAndPadsWithZeros) {
   std::vector<float> values(54);

@@ -170,5 +170,24 @@ TEST(Kernels, ChosenByName) {
   }
 }
 
+TEST(Kernels, BfloatArithmeticIsNeverReplacedByAnother) {
+  EXPECT_EQ(kernels_wanted("scalar", Compute::bfloat16).compute, Compute::bfloat16);
+  EXPECT_EQ(kernels_wanted("scalar").compute, Compute::float32);
+  EXPECT_EQ(kernels_named("avx2", Compute::bfloat16), nullptr);
+  EXPECT_THROW(kernels_wanted("avx2", Compute::bfloat16), Error);
+  if (const Kernels* level = kernels_named("avx512", Compute::bfloat16)) {
+    EXPECT_EQ(&kernels_wanted(nullptr, Compute::bfloat16), level);
+    EXPECT_EQ(level->compute, Compute::bfloat16);
+    return;
+  }
+  try {
+    kernels_wanted(nullptr, Compute::bfloat16);
+    ADD_FAILURE() << "bfloat16 arithmetic without its instructions";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind, ErrorKind::usage);
+    EXPECT_NE(std::string(e.what()).find("AVX512_BF16"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace kveval::cpu

@@ -1,0 +1,20 @@
+// What the products of a forward pass are made of. Results of different arithmetic are never compared.
+#pragma once
+
+#include <cstdint>
+
+namespace kveval {
+
+enum class Compute : uint8_t {
+  float32,
+  // Weights, activations, queries, keys, values and softmax weights are rounded to bfloat16, to nearest even,
+  // where they are multiplied; sums are float32. Subnormal operands and sums are zeros of the same sign.
+  bfloat16,
+};
+
+// As runs record it. Static: SIMD levels see this header.
+static constexpr const char* name_of(Compute compute) {
+  return compute == Compute::float32 ? "float32" : "bfloat16";
+}
+
+}  // namespace kveval
