@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/compute.h"
 #include "engine/error.h"
 
 namespace kveval {
@@ -97,7 +98,11 @@ std::vector<PlannedArm> plan_arms(const std::vector<Profile>& profiles, const En
     engine.check(profile);
     arms.push_back({profile, name, false, bytes_per_token(engine, profile)});
   }
-  for (const Format format : {Format::fp16, Format::bf16, Format::f32}) {
+  // A server that multiplies in bfloat16 keeps its 16-bit cache in it.
+  const bool bfloat16 = engine.describe().compute == name_of(Compute::bfloat16);
+  const Format first = bfloat16 ? Format::bf16 : Format::fp16,
+               second = bfloat16 ? Format::fp16 : Format::bf16;
+  for (const Format format : {first, second, Format::f32}) {
     const auto it = std::find_if(arms.begin(), arms.end(), [format](const PlannedArm& arm) {
       return stores_both_in(arm.profile, format);
     });

@@ -49,9 +49,9 @@ struct Plan {
   size_t cache_bytes() const;  // the largest of any group
 };
 
-// fp16, else bf16, else f32 comes first and is the baseline; without any of them no arm is one. Order kept
-// otherwise. Throws Error{usage} for a profile named twice, for profiles of different cache modes, and for
-// one the engine does not support.
+// fp16, else bf16, else f32 comes first and is the baseline, under bfloat16 arithmetic bf16 before fp16;
+// without any of them no arm is one. Order kept otherwise. Throws Error{usage} for a profile named twice, for
+// profiles of different cache modes, and for one the engine does not support.
 std::vector<PlannedArm> plan_arms(const std::vector<Profile>& profiles, const Engine& engine);
 
 // `choice`: "auto" is the model's own template, "plain" none. Throws the engine's Error for a template that

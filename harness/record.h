@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/compute.h"
 #include "engine/engine.h"
 #include "harness/environment.h"
 #include "harness/planner.h"
@@ -14,8 +15,9 @@ namespace kveval {
 
 // Everything that can change a result; RunRecord::config_json.
 struct RunConfig {
-  std::string model;              // specification
-  std::string chat;               // "auto" or "plain": chat_of
+  std::string model;  // specification
+  std::string chat;   // "auto" or "plain": chat_of
+  Compute compute = Compute::float32;
   std::vector<Profile> profiles;  // resolved: static scales included
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ using Json = nlohmann::json;
 
 struct BenchOptions {
   std::string model = "phantom";
-  std::string profiles = "fp16,int8,e4m3,e5m2";
+  std::optional<std::string> profiles;  // else default_profiles
   std::string lengths = "2k,8k";
   std::string tokens_file;
   int decode = 32;
@@ -126,7 +127,8 @@ void print(const std::vector<Measurement>& all, const EngineInfo& info, const Be
 }
 
 void bench_command(const BenchOptions& options, const Context& context) {
-  std::vector<Profile> profiles = parse_profile_list(options.profiles);
+  std::vector<Profile> profiles =
+      parse_profile_list(options.profiles.value_or(default_profiles(options.engine.compute)));
   Tokens given;
   if (!options.tokens_file.empty()) given = read_token_file(options.tokens_file);
   std::vector<size_t> lengths;
@@ -176,7 +178,7 @@ void add_bench_command(CLI::App& app, Context& context) {
       ->capture_default_str();
   command->add_option("--profiles", options->profiles, "cache profiles, separated by commas")
       ->envname("KVEVAL_PROFILES")
-      ->capture_default_str();
+      ->default_str(default_profiles(Compute::float32) + "; with bf16 arithmetic bf16 for fp16");
   command->add_option("--lengths", options->lengths, "prompt lengths, such as 2k,8k")
       ->envname("KVEVAL_LENGTHS")
       ->capture_default_str();
@@ -190,6 +192,7 @@ void add_bench_command(CLI::App& app, Context& context) {
   command->add_option("--rounds", options->rounds, "how often everything is measured; medians are shown")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  add_compute_option(*command, options->engine);
   add_engine_options(*command, options->engine);
   command->add_flag("--json", options->json, "print JSON, every round");
   command->callback([options, &context] { bench_command(*options, context); });

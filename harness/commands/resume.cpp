@@ -54,7 +54,9 @@ void resume_command(const ResumeOptions& options, const Context& context) {
 
   const RunConfig config = config_of(run);
   const Suite suite = suite_from_json(run.suite_json);
-  const std::unique_ptr<Engine> engine = open_engine(config.model, options.engine, context);
+  EngineSettings settings = options.engine;
+  settings.compute = config.compute;
+  const std::unique_ptr<Engine> engine = open_engine(config.model, settings, context);
   const ChatTemplate chat = chat_of(engine->describe(), config.chat);
   check_same(run, suite, chat, engine->describe());
   const Plan plan = make_plan(suite, chat, plan_arms(config.profiles, *engine), *engine);

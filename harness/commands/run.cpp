@@ -24,7 +24,7 @@ namespace {
 struct RunOptions {
   std::string suite = "niah";
   std::string model = "phantom";
-  std::string profiles = "fp16,int8,e4m3,e5m2";
+  std::optional<std::string> profiles;  // else default_profiles
   std::optional<std::string> lengths;
   std::optional<int> haystacks, needles;
   std::optional<uint64_t> seed;
@@ -60,7 +60,8 @@ Suite chosen_suite(const RunOptions& options) {
 }
 
 std::vector<Profile> chosen_profiles(const RunOptions& options) {
-  std::vector<Profile> profiles = parse_profile_list(options.profiles);
+  std::vector<Profile> profiles =
+      parse_profile_list(options.profiles.value_or(default_profiles(options.engine.compute)));
   if (!options.mode.empty()) {
     const CacheMode mode = options.mode == "transcode" ? CacheMode::transcode : CacheMode::as_you_go;
     for (Profile& profile : profiles) {
@@ -135,7 +136,7 @@ void add_run_command(CLI::App& app, Context& context) {
       ->add_option("--profiles", options->profiles,
                    "cache profiles, separated by commas ('kveval list profiles')")
       ->envname("KVEVAL_PROFILES")
-      ->capture_default_str();
+      ->default_str(default_profiles(Compute::float32) + "; with bf16 arithmetic bf16 for fp16");
   command
       ->add_option("--lengths", options->lengths,
                    "prompt lengths, such as 8k,32k,128k (default: the suite's)")
@@ -154,6 +155,7 @@ void add_run_command(CLI::App& app, Context& context) {
                    "quantized afterwards")
       ->check(CLI::IsMember({"as-you-go", "transcode"}));
   add_chat_option(*command, options->chat);
+  add_compute_option(*command, options->engine);
   add_engine_options(*command, options->engine);
   command->add_flag("--dry-run", options->dry_run, "print the plan and its cost, run nothing");
   command->callback([options, &context] { run_command(*options, context); });

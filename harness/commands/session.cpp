@@ -82,12 +82,31 @@ void add_engine_options(CLI::App& command, EngineSettings& settings) {
       ->capture_default_str();
 }
 
+void add_compute_option(CLI::App& command, EngineSettings& settings) {
+  command
+      .add_option_function<std::string>(
+          "--compute",
+          [&settings](const std::string& name) {
+            settings.compute = name == "bf16" ? Compute::bfloat16 : Compute::float32;
+          },
+          "what is multiplied: float32, or bf16, faster where the CPU has AVX512_BF16; runs of one are never "
+          "compared with runs of the other")
+      ->envname("KVEVAL_COMPUTE")
+      ->check(CLI::IsMember({"float32", "bf16"}))
+      ->default_str("float32");
+}
+
+std::string default_profiles(Compute compute) {
+  return compute == Compute::bfloat16 ? "bf16,int8,e4m3,e5m2" : "fp16,int8,e4m3,e5m2";
+}
+
 std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettings& settings,
                                     const Context& context) {
   CpuEngineOptions options;
   options.threads = settings.threads;
   options.chunk_tokens = settings.chunk;
   options.page_tokens = settings.page;
+  options.compute = settings.compute;
   return make_cpu_engine(load_or_pull(model, context), options);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/compute.h"
 #include "engine/engine.h"
 #include "harness/commands/commands.h"
 #include "harness/planner.h"
@@ -18,14 +19,19 @@ class App;
 
 namespace kveval {
 
-// None of these changes a result.
+// None of these but `compute` changes a result.
 struct EngineSettings {
   int threads = 0;  // 0: one per core
   int chunk = 512;
   int page = 128;
+  Compute compute = Compute::float32;
 };
 
 void add_engine_options(CLI::App& command, EngineSettings& settings);
+// --compute, for verbs that choose it themselves; the others take what a run began with.
+void add_compute_option(CLI::App& command, EngineSettings& settings);
+// What --profiles begins as: the 16-bit format of the arithmetic and the 8-bit ones.
+std::string default_profiles(Compute compute);
 void add_chat_option(CLI::App& command, std::string& chat);  // what chat_of takes
 
 // A catalogued model that is not here is fetched first.

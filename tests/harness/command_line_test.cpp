@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/cpu/kernels.h"
 #include "engine/profile.h"
 #include "tests/harness/fixtures.h"
 #include "tests/harness/program.h"
@@ -74,6 +75,8 @@ TEST(CommandLine, WhatCannotBeDoneIsOneSentenceAndExit2) {
       {{"run", "--model", "nosuch"}, "nosuch"},
       {{"run", "--model", "phantom:zeta=1"}, "zeta"},
       {{"run", "--mode", "sideways"}, "sideways"},
+      {{"run", "--compute", "fp64"}, "--compute"},
+      {{"bench", "--compute", "bfloat16"}, "--compute"},
       {{"run", "--haystacks", "0"}, "--haystacks"},
       {{"run", "--haystacks", "many"}, "--haystacks"},
       {{"run", "--needles", "0"}, "needles"},
@@ -294,6 +297,33 @@ TEST(CommandLine, ModelOutputCannotCommandTheTerminal) {
     for (const char c : outcome.out) EXPECT_TRUE(c == '\n' || static_cast<unsigned char>(c) >= 32);
     EXPECT_THAT(outcome.out, Not(HasSubstr("\xe2\x80\xae"))) << arguments.back();
   }
+}
+
+// ---- arithmetic
+
+TEST(CommandLine, BfloatArithmeticIsRunOrRefused) {
+  const TempFolder folder;
+  const std::vector<std::string> run = {"run", "--lengths", "1k", "--haystacks", "1", "--compute", "bf16"};
+  const Outcome planned = kveval(folder, with(run, {"--dry-run"}));
+  if (cpu::kernels_named("avx512", Compute::bfloat16) == nullptr) {
+    EXPECT_EQ(planned.code, 2);
+    EXPECT_THAT(planned.err, HasSubstr("AVX512_BF16"));
+    return;
+  }
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("bfloat16"));
+  EXPECT_THAT(planned.out, HasSubstr("bf16"));
+  EXPECT_THAT(planned.out, Not(HasSubstr("fp16")));
+  std::vector<std::string> ids;
+  for (const char* compute : {"bf16", "float32"}) {
+    Outcome outcome = kveval(folder, {"-q", "run", "--lengths", "1k", "--haystacks", "1", "--profiles",
+                                      "bf16", "--compute", compute});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    ids.push_back(outcome.out.substr(0, outcome.out.find('\n')));
+  }
+  const Outcome compared = kveval(folder, {"compare", ids[0], ids[1]});
+  EXPECT_NE(compared.code, 0);
+  EXPECT_THAT(compared.err, HasSubstr("compute type"));
 }
 
 // ---- speed is not a result

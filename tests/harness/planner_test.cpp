@@ -18,10 +18,11 @@ using ::testing::HasSubstr;
 
 const ByteTokenizer kTokenizer;
 
-FakeEngine engine_of(int context) {
+FakeEngine engine_of(int context, const char* compute = "float32") {
   FakeScript script;
   script.info.model = "fake";
   script.info.context = context;
+  script.info.compute = compute;
   script.info.vocabulary = kTokenizer.vocabulary_size();
   script.info.tokenizer = &kTokenizer;
   script.seconds_per_token = 0.5;
@@ -55,6 +56,15 @@ TEST(Planner, TheBaselineIsTheFirstOfFp16Bf16F32) {
   EXPECT_THAT(planned("int8,f32"), ElementsAre("f32*", "int8"));
   EXPECT_THAT(planned("int8,e5m2"), ElementsAre("int8", "e5m2"));
   EXPECT_THAT(planned("k=fp16,v=e4m3"), ElementsAre("k=fp16,v=e4m3"));
+}
+
+TEST(Planner, TheBaselineUnderBfloatArithmeticIsBf16) {
+  const FakeEngine engine = engine_of(8192, "bfloat16");
+  const auto planned = [&](const char* list) {
+    return names_of(plan_arms(parse_profile_list(list), engine));
+  };
+  EXPECT_THAT(planned("fp16,int8,bf16"), ElementsAre("bf16*", "fp16", "int8"));
+  EXPECT_THAT(planned("int8,fp16"), ElementsAre("fp16*", "int8"));
 }
 
 TEST(Planner, RefusesProfilesThatCannotBeCompared) {

@@ -262,6 +262,20 @@ TEST(Resume, KeepsStaticScales) {
   EXPECT_EQ(config_of(run).chat, "auto");
 }
 
+TEST(Resume, KeepsTheArithmetic) {
+  for (const Compute compute : {Compute::float32, Compute::bfloat16}) {
+    FakeScript script = run_script();
+    script.info.compute = name_of(compute);
+    FakeEngine engine(script);
+    const Plan plan =
+        make_plan(small_suite(), plain_chat(), plan_arms({parse_profile("bf16")}, engine), engine);
+    const RunRecord run =
+        record_of(small_suite(), plan, "fake", "auto", engine.describe(), this_environment({}), 1);
+    EXPECT_EQ(run.compute, name_of(compute));
+    EXPECT_EQ(config_of(run).compute, compute);
+  }
+}
+
 TEST(Resume, RefusesAnotherModelTokenizerOrArithmetic) {
   const Interrupted interrupted;
   const Store store(interrupted.path, Store::Mode::read_only);
