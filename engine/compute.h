@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "engine/profile.h"
+
 namespace kveval {
 
 enum class Compute : uint8_t {
@@ -15,6 +17,11 @@ enum class Compute : uint8_t {
 // As runs record it. Static: SIMD levels see this header.
 static constexpr const char* name_of(Compute compute) {
   return compute == Compute::float32 ? "float32" : "bfloat16";
+}
+
+// The 16-bit cache that belongs to it: the baseline arm, skipped layers, the source of a transcoded cache.
+static constexpr Format wide_format(Compute compute) {
+  return compute == Compute::float32 ? Format::fp16 : Format::bf16;
 }
 
 }  // namespace kveval

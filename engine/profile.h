@@ -40,7 +40,7 @@ struct CachePart {
 
 struct Profile {
   CachePart k, v;
-  std::vector<int> skip_layers;  // sorted, unique: these layers stay in fp16
+  std::vector<int> skip_layers;  // sorted, unique: these layers stay in 16 bit (compute.h)
   CacheMode mode = CacheMode::as_you_go;
   bool operator==(const Profile&) const = default;
 

@@ -100,8 +100,8 @@ std::vector<PlannedArm> plan_arms(const std::vector<Profile>& profiles, const En
   }
   // A server that multiplies in bfloat16 keeps its 16-bit cache in it.
   const bool bfloat16 = engine.describe().compute == name_of(Compute::bfloat16);
-  const Format first = bfloat16 ? Format::bf16 : Format::fp16,
-               second = bfloat16 ? Format::fp16 : Format::bf16;
+  const Format first = wide_format(bfloat16 ? Compute::bfloat16 : Compute::float32),
+               second = wide_format(bfloat16 ? Compute::float32 : Compute::bfloat16);
   for (const Format format : {first, second, Format::f32}) {
     const auto it = std::find_if(arms.begin(), arms.end(), [format](const PlannedArm& arm) {
       return stores_both_in(arm.profile, format);

@@ -184,11 +184,13 @@ class CpuEngine final : public Engine {
   using Fed = std::function<void(size_t tokens)>;
 
   std::unique_ptr<kv::Cache> make_cache(const Profile& profile) const {
-    return std::make_unique<kv::Cache>(shapes_, profile, options_.page_tokens, kernels_.encode_row);
+    return std::make_unique<kv::Cache>(shapes_, profile, options_.page_tokens, kernels_.encode_row,
+                                       wide_format(kernels_.compute));
   }
   Prefilled prefill(const Profile& profile, const Tokens& tokens, const Fed& fed);
   Prefilled transcoded(const Profile& profile, const Tokens& tokens, const Fed& fed);
   double flops_per_second() const;
+  Profile wide_profile() const { return parse_profile(name_of(wide_format(kernels_.compute))); }
 
   std::shared_ptr<const Model> model_;
   CpuEngineOptions options_;
@@ -197,9 +199,9 @@ class CpuEngine final : public Engine {
   PackedModel packed_;
   Forward forward_;
   std::vector<kv::LayerShape> shapes_;
-  // CacheMode::transcode: the last group's prefix in fp16, for its other profiles.
-  std::optional<Prefilled> fp16_prefix_;
-  Tokens fp16_prefix_tokens_;
+  // CacheMode::transcode: the last group's prefix in 16 bits, for its other profiles.
+  std::optional<Prefilled> wide_prefix_;
+  Tokens wide_prefix_tokens_;
   mutable double flops_per_second_ = 0;
 };
 
@@ -217,15 +219,15 @@ CpuEngine::Prefilled CpuEngine::prefill(const Profile& profile, const Tokens& to
 }
 
 CpuEngine::Prefilled CpuEngine::transcoded(const Profile& profile, const Tokens& tokens, const Fed& fed) {
-  if (fp16_prefix_ && fp16_prefix_tokens_ == tokens) {
+  if (wide_prefix_ && wide_prefix_tokens_ == tokens) {
     fed(tokens.size());
   } else {
-    fp16_prefix_.reset();  // two long prefixes need not be held at once
-    fp16_prefix_.emplace(prefill(parse_profile("fp16"), tokens, fed));
-    fp16_prefix_tokens_ = tokens;
+    wide_prefix_.reset();  // two long prefixes need not be held at once
+    wide_prefix_.emplace(prefill(wide_profile(), tokens, fed));
+    wide_prefix_tokens_ = tokens;
   }
   auto cache = make_cache(profile);
-  kv::Sequence sequence = cache->transcode(fp16_prefix_->sequence);
+  kv::Sequence sequence = cache->transcode(wide_prefix_->sequence);
   return {std::move(cache), std::move(sequence)};
 }
 
@@ -347,8 +349,8 @@ Estimate CpuEngine::estimate(const GroupShape& shape, const Profile& profile) co
   estimate.cache_bytes =
       bytes(shape.prefix_tokens) +
       together * bytes(std::min(shape.prefix_tokens, size_t(options_.page_tokens)) + shape.branch_tokens);
-  if (profile.mode == CacheMode::transcode) {  // the fp16 prefix stays for the group's other profiles
-    estimate.cache_bytes += bytes_under(parse_profile("fp16"), shape.prefix_tokens);
+  if (profile.mode == CacheMode::transcode) {  // the 16-bit prefix stays for the group's other profiles
+    estimate.cache_bytes += bytes_under(wide_profile(), shape.prefix_tokens);
   }
   return estimate;
 }

@@ -136,7 +136,8 @@ void Sequence::drop() {
 
 // ---- Cache
 
-Cache::Cache(std::span<const LayerShape> layers, const Profile& profile, int page_tokens, EncodeRow encode)
+Cache::Cache(std::span<const LayerShape> layers, const Profile& profile, int page_tokens, EncodeRow encode,
+             Format of_skipped)
     : profile_(profile), encode_(encode), page_tokens_(size_t(page_tokens)) {
   if (!profile.skip_layers.empty() && size_t(profile.skip_layers.back()) >= layers.size()) {
     throw Error{ErrorKind::usage,
@@ -147,7 +148,7 @@ Cache::Cache(std::span<const LayerShape> layers, const Profile& profile, int pag
   check_scales(profile.k, "keys", profile, layers.size());
   check_scales(profile.v, "values", profile, layers.size());
   for (size_t i = 0; i < layers.size(); i++) {
-    Layer layer{layers[i], page_layout(layers[i], profile, int(i), page_tokens), nullptr, nullptr,
+    Layer layer{layers[i], page_layout(layers[i], profile, int(i), page_tokens, of_skipped), nullptr, nullptr,
                 empty_diagnostics_.size()};
     if (is_static(layer.layout.k_axis) || is_static(layer.layout.v_axis)) {
       layer.static_scales = std::make_unique<StaticScales>();

@@ -59,9 +59,10 @@ struct PageLayout {
   Tile tile(const uint8_t* page, int kv_head, int tile_in_page) const;
 };
 
-// The layout of layer `layer` under `profile`, static scales left null. Throws Error{usage} for a shape or
-// page size the cache does not have.
-PageLayout page_layout(const LayerShape& shape, const Profile& profile, int layer, int page_tokens);
+// The layout of layer `layer` under `profile`, static scales left null; `of_skipped` is the 16-bit format of
+// skipped layers. Throws Error{usage} for a shape or page size the cache does not have.
+PageLayout page_layout(const LayerShape& shape, const Profile& profile, int layer, int page_tokens,
+                       Format of_skipped = Format::fp16);
 
 class Cache;
 class PagePool;
@@ -104,7 +105,7 @@ class Cache {
   // Throws Error{usage} for a profile whose static scales are missing, not one per layer or not positive, or
   // that skips a layer the model does not have.
   Cache(std::span<const LayerShape> layers, const Profile& profile, int page_tokens,
-        EncodeRow encode = scalar::encode_row);
+        EncodeRow encode = scalar::encode_row, Format of_skipped = Format::fp16);
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;

@@ -7,11 +7,10 @@
 namespace kveval::kv {
 namespace {
 
-// Skipped layers stay in fp16, whatever the profile says of the others.
-CachePart part_of(const CachePart& part, const Profile& profile, int layer) {
+CachePart part_of(const CachePart& part, const Profile& profile, int layer, Format of_skipped) {
   const auto& skip = profile.skip_layers;
   const bool skipped = std::find(skip.begin(), skip.end(), layer) != skip.end();
-  return skipped ? CachePart{Format::fp16, ScaleAxis::none, {}} : part;
+  return skipped ? CachePart{of_skipped, ScaleAxis::none, {}} : part;
 }
 
 size_t scale_bytes(ScaleAxis axis) {
@@ -30,7 +29,8 @@ const float* scales(ScaleAxis axis, const uint8_t* in_tile, const float* static_
 
 }  // namespace
 
-PageLayout page_layout(const LayerShape& shape, const Profile& profile, int layer, int page_tokens) {
+PageLayout page_layout(const LayerShape& shape, const Profile& profile, int layer, int page_tokens,
+                       Format of_skipped) {
   if (page_tokens != 64 && page_tokens != 128 && page_tokens != 256) {
     throw Error{ErrorKind::usage,
                 fmt::format("a cache page holds 64, 128 or 256 tokens, not {}", page_tokens)};
@@ -42,7 +42,8 @@ PageLayout page_layout(const LayerShape& shape, const Profile& profile, int laye
                     "head size that is a multiple of 16 and no negative window",
                     layer, shape.kv_heads, shape.head_dim, shape.window)};
   }
-  const CachePart k = part_of(profile.k, profile, layer), v = part_of(profile.v, profile, layer);
+  const CachePart k = part_of(profile.k, profile, layer, of_skipped);
+  const CachePart v = part_of(profile.v, profile, layer, of_skipped);
   PageLayout layout;
   layout.kv_heads = shape.kv_heads;
   layout.head_dim = shape.head_dim;

@@ -131,7 +131,7 @@ void list_command(const ListOptions& options, const Context& context) {
     list_named(options, "kveval.list-profiles/1", "profiles", kPresets);
     if (!options.json && !context.quiet) {
       fmt::print(
-          "\nkeys and values apart: k=e4m3,v=fp16; layers left in fp16: e4m3,skip-layers=0-1; scales: "
+          "\nkeys and values apart: k=e4m3,v=fp16; layers left in 16 bit: e4m3,skip-layers=0-1; scales: "
           "int8,scale=tensor\n");
     }
     return;

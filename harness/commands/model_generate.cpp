@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/compute.h"
 #include "engine/error.h"
 #include "engine/text/utf8.h"
 #include "harness/commands/model.h"
@@ -26,7 +27,7 @@ constexpr int kDefaultTokens = 256;
 
 struct GenerateOptions {
   std::string model, prompt;
-  std::string profile = "fp16";
+  std::optional<std::string> profile;  // else the 16-bit format of the arithmetic
   std::string chat = "auto";
   std::optional<std::string> system;
   std::optional<int> max_tokens;
@@ -102,7 +103,8 @@ int room_for(const GenerateOptions& options, size_t prompt, const EngineInfo& in
 void generate_command(const GenerateOptions& options, const Context& context) {
   check_utf8(options.prompt, "the prompt");
   if (options.system) check_utf8(*options.system, "the system text");
-  std::vector<Profile> profiles = {parse_profile(options.profile)};
+  std::vector<Profile> profiles = {
+      parse_profile(options.profile.value_or(name_of(wide_format(options.engine.compute))))};
   const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine, context);
   const EngineInfo info = engine->describe();
   engine->check(profiles[0]);
@@ -131,6 +133,7 @@ void generate_command(const GenerateOptions& options, const Context& context) {
     print_json({{"schema", "kveval.model-generate/1"},
                 {"model", info.model},
                 {"model_hash", info.model_hash},
+                {"compute", info.compute},
                 {"profile", canonical(profiles[0])},
                 {"chat_family", framing.chat.family},
                 {"template_hash", template_hash(framing.chat)},
@@ -155,12 +158,13 @@ void add_model_generate(CLI::App& model, Context& context) {
   add_model_argument(*command, options->model);
   command->add_option("prompt", options->prompt, "what to ask")->required();
   command->add_option("--profile", options->profile, "cache profile ('kveval list profiles')")
-      ->capture_default_str();
+      ->default_str("fp16; with bf16 arithmetic bf16");
   command
       ->add_option("--max-tokens", options->max_tokens, "end the answer after so many tokens (default: 256)")
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--system", options->system, "a system text, in place of the template's own");
   add_chat_option(*command, options->chat);
+  add_compute_option(*command, options->engine);
   add_engine_options(*command, options->engine);
   command->add_flag("--json", options->json, "print the answer, its tokens and times as JSON");
   command->callback([options, &context] { generate_command(*options, context); });

@@ -8,9 +8,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/compute.h"
 #include "engine/error.h"
 #include "harness/commands/model.h"
 #include "harness/commands/session.h"
@@ -27,7 +29,7 @@ constexpr auto kProgressInterval = std::chrono::seconds(5);
 
 struct LogitsOptions {
   std::string model, tokens_file, output;
-  std::string profile = "fp16";
+  std::optional<std::string> profile;  // else the 16-bit format of the arithmetic
   int top = 5;
   EngineSettings engine;
 };
@@ -94,10 +96,11 @@ Rows run_logits(Engine& engine, const Profile& profile, const Tokens& ids, int t
 std::string document(const EngineInfo& info, const Profile& profile, const Tokens& ids, const Rows& rows) {
   const Json nll = ids.size() > 1 ? Json(rows.nll / double(ids.size() - 1)) : Json();
   std::string text = fmt::format(
-      "{{\"schema\": \"kveval.model-logits/1\", \"model\": {}, \"model_hash\": {}, \"profile\": {},\n"
+      "{{\"schema\": \"kveval.model-logits/1\", \"model\": {}, \"model_hash\": {}, \"compute\": {}, "
+      "\"profile\": {},\n"
       "\"ids\": {},\n\"mean_nll\": {},\n\"rows\": [",
       Json(info.model).dump(-1, ' ', false, Json::error_handler_t::replace), Json(info.model_hash).dump(),
-      Json(canonical(profile)).dump(), Json(ids).dump(), nll.dump());
+      Json(info.compute).dump(), Json(canonical(profile)).dump(), Json(ids).dump(), nll.dump());
   for (size_t i = 0; i < rows.json.size(); ++i) text += (i > 0 ? ",\n" : "\n") + rows.json[i];
   return text + "\n]}\n";
 }
@@ -111,7 +114,8 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 void logits_command(const LogitsOptions& options, const Context& context) {
-  std::vector<Profile> profiles = {parse_profile(options.profile)};
+  std::vector<Profile> profiles = {
+      parse_profile(options.profile.value_or(name_of(wide_format(options.engine.compute))))};
   if (profiles[0].mode == CacheMode::transcode)
     throw Error(ErrorKind::usage, "logits are of one pass over the tokens: there is no prefix to transcode",
                 "leave mode=transcode out");
@@ -136,7 +140,7 @@ void add_model_logits(CLI::App& model, Context& context) {
   CLI::App* command = model.add_subcommand("logits", "The largest logits behind every token, as JSON");
   add_model_argument(*command, options->model);
   command->add_option("--profile", options->profile, "cache profile ('kveval list profiles')")
-      ->capture_default_str();
+      ->default_str("fp16; with bf16 arithmetic bf16");
   command
       ->add_option("--tokens", options->tokens_file,
                    "a JSON file with \"ids\"; they are taken as they are, BOS is not added")
@@ -147,6 +151,7 @@ void add_model_logits(CLI::App& model, Context& context) {
       ->capture_default_str();
   command->add_option("-o,--output", options->output, "write to this file instead of standard output")
       ->type_name("FILE");
+  add_compute_option(*command, options->engine);
   add_engine_options(*command, options->engine);
   command->callback([options, &context] { logits_command(*options, context); });
 }

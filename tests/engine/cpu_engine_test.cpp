@@ -147,6 +147,29 @@ TEST(CpuEngine, BfloatArithmeticIsItsScalarDefinition) {
   }
 }
 
+// Layers that are skipped, and the one prefill of a transcoded run, are what the arithmetic's own cache is.
+TEST(CpuEngine, SixteenBitsAreThoseOfTheArithmetic) {
+  for (const cpu::Kernels* kernels :
+       {cpu::kernels_named("scalar"), cpu::kernels_named("scalar", Compute::bfloat16)}) {
+    Random random(11);
+    const ModelConfig config = small_config(random);
+    const auto model = std::make_shared<Model>(random_model(config, 11));
+    const PromptGroup group = mixed_group(random, config, 90);
+    const auto engine = make_cpu_engine(model, {.kernels = kernels});
+    const auto under = [&](const std::string& profile) {
+      return run(*engine, group, parse_profile(profile));
+    };
+    const std::string wide = kernels->compute == Compute::bfloat16 ? "bf16" : "fp16";
+    SCOPED_TRACE(wide);
+    const Outcome expected = under(wide);
+    expect_same(under("e5m2,skip-layers=0-" + std::to_string(config.layers.size() - 1)), expected);
+    Outcome transcoded = under(wide + ",mode=transcode");
+    transcoded.diagnostics = expected.diagnostics;  // those of the second encoding, which loses nothing
+    expect_same(transcoded, expected);
+    EXPECT_NE(under(wide == "bf16" ? "fp16" : "bf16").logits, expected.logits);
+  }
+}
+
 // The same tokens, cut into prefix and branch elsewhere: what a query sees depends on positions alone.
 void expect_forks_as_straight_runs(const cpu::Kernels* kernels) {
   for (uint64_t seed = 1; seed <= 8; seed++) {
