@@ -43,7 +43,7 @@ void stream(const uint8_t* weights, size_t row_block_bytes, int cols, const floa
 #pragma GCC unroll 12
     for (size_t r = 0; r < Rows; r++) sum[r][b] = multiply_add(splat(a[r * lda]), w, sum[r][b]);
   };
-  const auto prefetch = [ahead = size_t(Blocks) * row_block_bytes](const uint8_t* p)
+  const auto prefetch = [ahead = prefetch_distance(Blocks, row_block_bytes)](const uint8_t* p)
       __attribute__((always_inline)) {
     _mm_prefetch(reinterpret_cast<const char*>(p + ahead), _MM_HINT_T0);
   };

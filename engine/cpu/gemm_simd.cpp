@@ -29,7 +29,7 @@ void stream(const uint8_t* weights, size_t row_block_bytes, int cols, const floa
   for (size_t r = 0; r < Rows; r++)
 #pragma GCC unroll 4
     for (size_t b = 0; b < Blocks; b++) sum[r][b] = zero();
-  const auto prefetch = [ahead = size_t(Blocks) * row_block_bytes](const uint8_t* p)
+  const auto prefetch = [ahead = prefetch_distance(Blocks, row_block_bytes)](const uint8_t* p)
       __attribute__((always_inline)) {
     _mm_prefetch(reinterpret_cast<const char*>(p + ahead), _MM_HINT_T0);
   };
