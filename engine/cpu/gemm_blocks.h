@@ -20,9 +20,9 @@ struct Panels {
 };
 
 // How far ahead of its loads a product of few rows fetches weights, in bytes: into the row blocks that come
-// next, so that no block begins cold (0.6-0.8 of the speed otherwise), as long as they survive in a megabyte of L2
-// until then. Longer rows fetch ahead in themselves, which there is worth a quarter. AVX2 is bound by decoding
-// and gains nothing from that.
+// next, so that no block begins cold (0.6-0.8 of the speed otherwise), as long as they survive in a megabyte
+// of L2 until then. Longer rows fetch ahead in themselves, which there is worth a quarter. AVX2 is bound by
+// decoding and gains nothing from that.
 static inline size_t prefetch_distance(int blocks, size_t row_block_bytes) {
   constexpr size_t kSurvives = size_t(192) << 10, kInRow = 2048;
   const size_t next = size_t(blocks) * row_block_bytes;

@@ -34,9 +34,11 @@ KVEVAL_INLINE Dwords shift_left(Dwords x, int n) {  // n < 0: to the right
 KVEVAL_INLINE Dwords mask_bytes(Dwords x, int mask) {
   return {_mm512_and_si512(x.v, _mm512_set1_epi8(char(mask)))};
 }
+KVEVAL_INLINE Dwords select_bits(int x_mask, Dwords x, Dwords y) {  // (x & x_mask) | (y & ~x_mask)
+  return {_mm512_ternarylogic_epi32(_mm512_set1_epi8(char(x_mask)), x.v, y.v, 0xCA)};
+}
 KVEVAL_INLINE Dwords merge_bytes(Dwords x, int x_mask, Dwords y, int y_mask) {  // (x & x_mask) | (y & y_mask)
-  const __m512i either = _mm512_ternarylogic_epi32(_mm512_set1_epi8(char(x_mask)), x.v, y.v, 0xCA);
-  return mask_bytes({either}, x_mask | y_mask);
+  return mask_bytes(select_bits(x_mask, x, y), x_mask | y_mask);
 }
 KVEVAL_INLINE V top_bytes(Dwords x, int i) {  // byte i of every dword, times 2^24
   return {_mm512_cvtepi32_ps(_mm512_shuffle_epi8(x.v, _mm512_broadcast_i32x4(to_top(i))))};
@@ -151,7 +153,7 @@ struct PackedWeights {
 
   static constexpr int kGroups = cpu::groups_of(kLayout);
 #ifdef __AVX512F__
-  static constexpr bool kLookUp = kLow < 8 && kHigh == 0;
+  static constexpr bool kLookUp = kLow + kHigh <= 5;
 #else
   static constexpr bool kLookUp = false;
 #endif
@@ -175,7 +177,12 @@ struct PackedWeights {
 
   KVEVAL_INLINE V code_of(const Unit& unit, int i) {
 #ifdef __AVX512F__
-    if constexpr (kLookUp) return look_up(unit.low, i);
+    if constexpr (kLookUp && kHigh == 0) return look_up(unit.low, cpu::code_shift(kLow, i));
+    if constexpr (kLookUp && kHigh > 0) {  // of four neighbours, which share this
+      const Dwords low = shift_left(unit.low, -kLow * (i / 4));
+      const Dwords high = shift_left(unit.high, kLow - kHigh * (i / 4));
+      return look_up(select_bits((1 << kLow) - 1, low, high), 8 * (i % 4));
+    }
 #endif
     constexpr int kLowMask = ((1 << kLow) - 1) << kUp, kHighMask = ((1 << kHigh) - 1) << (kUp + kLow);
     Dwords bytes = shift_left(unit.low, kUp - kLow * (i / 4));  // of four neighbours, which share this
@@ -192,15 +199,20 @@ struct PackedWeights {
   }
 
 #ifdef __AVX512F__
-  // vpermps reads only the low four bits of an index: mask, meaning and conversion are one instruction.
-  KVEVAL_INLINE V look_up(const Dwords& x, int i) {
-    const __m512 values =
-        _mm512_setr_ps(value(0), value(1), value(2), value(3), value(4), value(5), value(6), value(7),
-                       value(8), value(9), value(10), value(11), value(12), value(13), value(14), value(15));
-    return {_mm512_permutexvar_ps(_mm512_srli_epi32(x.v, unsigned(cpu::code_shift(kLow, i))), values)};
+  // vpermps reads only the low four bits of an index, vpermt2ps five: mask, meaning and conversion are one
+  // instruction.
+  KVEVAL_INLINE V look_up(const Dwords& x, int shift) {
+    const __m512i index = _mm512_srli_epi32(x.v, unsigned(shift));
+    if constexpr (kHigh == 0) return {_mm512_permutexvar_ps(index, values(0))};
+    return {_mm512_permutex2var_ps(values(0), index, values(16))};
   }
-  static constexpr float value(int index) {
-    return float(cpu::code_value(kLayout, index & ((1 << kLow) - 1)));
+  KVEVAL_INLINE __m512 values(int from) {
+    const auto value = [from](int i) {
+      return float(cpu::code_value(kLayout, (from + i) & ((1 << (kLow + kHigh)) - 1)));
+    };
+    return _mm512_setr_ps(value(0), value(1), value(2), value(3), value(4), value(5), value(6), value(7),
+                          value(8), value(9), value(10), value(11), value(12), value(13), value(14),
+                          value(15));
   }
 #endif
 };

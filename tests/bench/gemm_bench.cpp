@@ -73,7 +73,8 @@ void pack(benchmark::State& state, TensorType type, Shape shape) {
   };
   for (const cpu::Kernels* kernels : fast_levels())
     for (const TensorType type : kTypes)
-      for (const Shape shape : {Shape{1536, 576}, kWide, Shape{1536, 8960}, Shape{4096,4096}, Shape{640,2048},Shape{2048,640}})
+      for (const Shape shape : {Shape{1536, 576}, kWide, Shape{1536, 8960}, Shape{4096, 4096},
+                                Shape{640, 2048}, Shape{2048, 640}})
         for (const int m : {512, 128, 16, 8, 4, 1}) {
           if (shape.cols % info_of(type).block_elements != 0) continue;
           const std::string what = "gemm/" + bench::name_of(*kernels);
