@@ -12,6 +12,8 @@ constexpr int kRowBlock = 32;
 // Logits are produced this many rows at a time, so that scoring many tokens of a 256K vocabulary stays small.
 constexpr int kLogitRows = 16;
 
+const std::vector<float> kNoBias;
+
 size_t padded(int rows) { return (size_t(rows) + kLanes - 1) / kLanes * kLanes; }
 
 }  // namespace
@@ -58,18 +60,21 @@ void Forward::run(kv::Cache& cache, std::span<const Feed> feeds, const OnLogits&
     const LayerWeights& vectors = packed_.model->weights.layers[size_t(layer)];
     const PackedLayer& w = packed_.layers[size_t(layer)];
 
+    const bool last = layer == layers - 1;
+    const Linear q{w.q, vectors.q_bias, q_}, k{w.k, vectors.k_bias, k_}, v{w.v, vectors.v_bias, v_};
+
     normalize(vectors.attention_norm, rows.count);
-    multiply(w.k, vectors.k_bias, h_.data(), rows.count, width(), k_);
-    multiply(w.v, vectors.v_bias, h_.data(), rows.count, width(), v_);
+    last ? multiply({k, v}, h_.data(), rows.count, width())
+         : multiply({q, k, v}, h_.data(), rows.count, width());
     normalize_heads(vectors.k_norm, k_.data(), shape.kv_heads, padded(w.k.rows), rows.count);
     rotate(shape, k_.data(), shape.kv_heads, padded(w.k.rows), rows.count);
     write_cache(cache, feeds, layer);
 
-    // Behind the last layer's keys and values nothing reads a prompt token any more.
-    if (layer == layers - 1) rows = keep_wanted(feeds, rows);
-    if (rows.count == 0) break;
-
-    multiply(w.q, vectors.q_bias, h_.data(), rows.count, width(), q_);
+    if (last) {  // behind its keys and values nothing reads a prompt token any more
+      rows = keep_wanted(feeds, rows);
+      if (rows.count == 0) break;
+      multiply({q}, h_.data(), rows.count, width());
+    }
     normalize_heads(vectors.q_norm, q_.data(), shape.heads, padded(w.q.rows), rows.count);
     rotate(shape, q_.data(), shape.heads, padded(w.q.rows), rows.count);
     attend(cache, layer, rows);
@@ -211,8 +216,7 @@ void Forward::attend(kv::Cache& cache, int layer, const Rows& rows) {
 // gate = act(gate h) * (up h), what W_down reads.
 void Forward::feed_forward(const PackedLayer& w, int rows) {
   const size_t ff = padded(w.gate.rows);
-  multiply(w.gate, {}, h_.data(), rows, width(), gate_);
-  multiply(w.up, {}, h_.data(), rows, width(), up_);
+  multiply({{w.gate, kNoBias, gate_}, {w.up, kNoBias, up_}}, h_.data(), rows, width());
   const auto activate =
       config_.activation == Activation::silu ? kernels_.silu_multiply : kernels_.gelu_multiply;
   for_rows(rows, [&](int i) {
@@ -226,7 +230,7 @@ void Forward::emit_logits(std::span<const Feed> feeds, int rows, const OnLogits&
   size_t feed = 0, index = feeds[0].first_wanted;
   for (int first = 0; first < rows; first += kLogitRows) {
     const int count = std::min(kLogitRows, rows - first);
-    multiply(packed_.head, {}, h_.data() + size_t(first) * width(), count, width(), logits_);
+    multiply({{packed_.head, kNoBias, logits_}}, h_.data() + size_t(first) * width(), count, width());
     for (int i = 0; i < count; i++) {
       while (index >= feeds[feed].tokens.size()) index = feeds[++feed].first_wanted;
       on_logits(feed, index++, {logits_.data() + size_t(i) * padded(packed_.head.rows), vocabulary});
@@ -234,20 +238,25 @@ void Forward::emit_logits(std::span<const Feed> feeds, int rows, const OnLogits&
   }
 }
 
-// out = in W^T + bias; rows of `out` are padded(w.rows) floats apart.
-void Forward::multiply(const PackedMatrix& w, const std::vector<float>& bias, const float* in, int rows,
-                       size_t in_stride, Buffer& out) {
-  out.reserve(size_t(rows) * padded(w.rows));
-  matmul(kernels_, pool_, w, in, rows, in_stride, out.data(), padded(w.rows));
-  if (bias.empty()) return;
-  for_rows(rows,
-           [&](int i) { kernels_.add(out.data() + size_t(i) * padded(w.rows), bias.data(), bias.size()); });
+void Forward::multiply(std::initializer_list<Linear> all, const float* in, int rows, size_t in_stride) {
+  std::vector<Product> products;
+  for (const Linear& one : all) {
+    const size_t stride = padded(one.weights.rows);
+    products.push_back({one.weights, one.out.reserve(size_t(rows) * stride), stride});
+  }
+  matmul(kernels_, pool_, products, in, rows, in_stride);
+  for (const Linear& one : all) {
+    if (one.bias.empty()) continue;
+    for_rows(rows, [&](int i) {
+      kernels_.add(one.out.data() + size_t(i) * padded(one.weights.rows), one.bias.data(), one.bias.size());
+    });
+  }
 }
 
 // x += in W^T, normalized first where the architecture says so.
 void Forward::add_product(const PackedMatrix& w, const std::vector<float>& post_norm, const float* in,
                           int rows, size_t in_stride) {
-  multiply(w, {}, in, rows, in_stride, projected_);
+  multiply({{w, kNoBias, projected_}}, in, rows, in_stride);
   for_rows(rows, [&](int i) {
     float* const product = projected_.data() + size_t(i) * padded(w.rows);
     if (!post_norm.empty())

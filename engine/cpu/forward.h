@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -78,8 +79,13 @@ class Forward {
   void attend(kv::Cache& cache, int layer, const Rows& rows);
   void feed_forward(const PackedLayer& w, int rows);
   void emit_logits(std::span<const Feed> feeds, int rows, const OnLogits& on_logits);
-  void multiply(const PackedMatrix& w, const std::vector<float>& bias, const float* in, int rows,
-                size_t in_stride, Buffer& out);
+  // out = in W^T + bias, for all of them at once; rows of `out` are padded(weights.rows) floats apart.
+  struct Linear {
+    const PackedMatrix& weights;
+    const std::vector<float>& bias;
+    Buffer& out;
+  };
+  void multiply(std::initializer_list<Linear> all, const float* in, int rows, size_t in_stride);
   void add_product(const PackedMatrix& w, const std::vector<float>& post_norm, const float* in, int rows,
                    size_t in_stride);
   template <class F>

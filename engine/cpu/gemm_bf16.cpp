@@ -26,90 +26,69 @@ KVEVAL_INLINE V float_pairs(const uint8_t* row_block, int k, int cols) {
   }
 }
 
-// ---------------------------------------------------------------------- few rows
-
-constexpr int kFewRows = cpu::kGemmFewRows;
-
-// a: pairs, lda dwords apart.
-template <class Weights, int Blocks, int Rows>
-void stream(const uint8_t* weights, size_t row_block_bytes, int cols, const float* a, size_t lda, float* c,
-            size_t ldc) {
-  V sum[Rows][Blocks];
-#pragma GCC unroll 12
-  for (size_t r = 0; r < Rows; r++)
-#pragma GCC unroll 4
-    for (size_t b = 0; b < Blocks; b++) sum[r][b] = zero();
-  const auto add = [&](size_t b, V w) __attribute__((always_inline)) {
-#pragma GCC unroll 12
-    for (size_t r = 0; r < Rows; r++) sum[r][b] = multiply_add(splat(a[r * lda]), w, sum[r][b]);
-  };
-  const auto prefetch = [ahead = prefetch_distance(Blocks, row_block_bytes)](const uint8_t* p)
-      __attribute__((always_inline)) {
-    _mm_prefetch(reinterpret_cast<const char*>(p + ahead), _MM_HINT_T0);
-  };
-  if constexpr (Weights::kFloats) {
-    for (int k = 0; k < cols; k += 2, a++)
-#pragma GCC unroll 4
-      for (size_t b = 0; b < Blocks; b++) {
-        const uint8_t* row_block = weights + b * row_block_bytes;
-        prefetch(Weights::codes_of(row_block, k));
-        if constexpr (Weights::kPanels) prefetch(Weights::codes_of(row_block, k) + 64);
-        add(b, float_pairs<Weights>(row_block, k, cols));
-      }
-  } else {
-    for (int g = 0; g < cols / Weights::kGroup; g++) {
-      typename Weights::Group group[Blocks];
-      const uint8_t* codes[Blocks];
-#pragma GCC unroll 4
-      for (size_t b = 0; b < Blocks; b++) {
-        group[b] = Weights::group(weights + b * row_block_bytes, g);
-        codes[b] = Weights::codes_of(weights + b * row_block_bytes, g);
-        prefetch(Weights::header_line(weights + b * row_block_bytes, g));
-        if constexpr (Weights::kHigh > 0) prefetch(codes[b] + cpu::low_plane_bytes(Weights::kLayout));
-      }
-      for (int u = 0; u < Weights::kUnits; u++) {
-        decltype(Weights::unit(weights, 0)) unit[Blocks];
-#pragma GCC unroll 4
-        for (size_t b = 0; b < Blocks; b++) {
-          unit[b] = Weights::unit(codes[b], u);
-          prefetch(codes[b] + size_t(u) * 64);
-        }
-        static_assert(Weights::kUnit % 2 == 0 && Weights::kUnit <= 16);
-#pragma GCC unroll 8
-        for (int i = 0; i < Weights::kUnit; i += 2, a++)
-#pragma GCC unroll 4
-          for (size_t b = 0; b < Blocks; b++)
-            add(b, pairs(Weights::weight(group[b], unit[b], i), Weights::weight(group[b], unit[b], i + 1)));
-      }
-    }
-  }
-#pragma GCC unroll 12
-  for (size_t r = 0; r < Rows; r++)
-#pragma GCC unroll 4
-    for (size_t b = 0; b < Blocks; b++) store(c + r * ldc + 16 * b, sum[r][b]);
-}
-
-// m <= Rows.
-template <class Weights, int Rows = kFewRows>
-void few_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
-              float* c, size_t ldc) {
-  if constexpr (Rows > 1)
-    if (m < Rows) return few_rows<Weights, Rows - 1>(weights, n_begin, n_end, cols, a, m, lda, c, ldc);
-  constexpr int kBlocks = Rows <= 4 ? 4 : 2;
-  const size_t bytes = cpu::row_block_bytes(Weights::kLayout, cols);
-  int n = n_begin;
-  for (; n + 16 * kBlocks <= n_end; n += 16 * kBlocks)
-    stream<Weights, kBlocks, Rows>(weights + size_t(n / 16) * bytes, bytes, cols, a, lda, c + n, ldc);
-  for (; n < n_end; n += 16)
-    stream<Weights, 1, Rows>(weights + size_t(n / 16) * bytes, bytes, cols, a, lda, c + n, ldc);
-}
-
-// ---------------------------------------------------------------------- many rows
-
 template <class Weights>
 struct Pairs {
   using Packed = Weights;
   static constexpr int kPerDword = 2;
+
+  // a: pairs, lda dwords apart.
+  template <int Blocks, int Rows>
+  static void stream(const uint8_t* weights, size_t row_block_bytes, int cols, const float* a, size_t lda,
+                     float* c, size_t ldc) {
+    V sum[Rows][Blocks];
+#pragma GCC unroll 12
+    for (size_t r = 0; r < Rows; r++)
+#pragma GCC unroll 4
+      for (size_t b = 0; b < Blocks; b++) sum[r][b] = zero();
+    const auto add = [&](size_t b, V w) __attribute__((always_inline)) {
+#pragma GCC unroll 12
+      for (size_t r = 0; r < Rows; r++) sum[r][b] = multiply_add(splat(a[r * lda]), w, sum[r][b]);
+    };
+    const auto prefetch = [ahead = prefetch_distance(Blocks, row_block_bytes)](const uint8_t* p)
+        __attribute__((always_inline)) {
+      _mm_prefetch(reinterpret_cast<const char*>(p + ahead), _MM_HINT_T0);
+    };
+    if constexpr (Weights::kFloats) {
+      for (int k = 0; k < cols; k += 2, a++)
+#pragma GCC unroll 4
+        for (size_t b = 0; b < Blocks; b++) {
+          const uint8_t* row_block = weights + b * row_block_bytes;
+          prefetch(Weights::codes_of(row_block, k));
+          if constexpr (Weights::kPanels) prefetch(Weights::codes_of(row_block, k) + 64);
+          add(b, float_pairs<Weights>(row_block, k, cols));
+        }
+    } else {
+      for (int g = 0; g < cols / Weights::kGroup; g++) {
+        typename Weights::Group group[Blocks];
+        const uint8_t* codes[Blocks];
+#pragma GCC unroll 4
+        for (size_t b = 0; b < Blocks; b++) {
+          group[b] = Weights::group(weights + b * row_block_bytes, g);
+          codes[b] = Weights::codes_of(weights + b * row_block_bytes, g);
+          prefetch(Weights::header_line(weights + b * row_block_bytes, g));
+          if constexpr (Weights::kHigh > 0) prefetch(codes[b] + cpu::low_plane_bytes(Weights::kLayout));
+        }
+        for (int u = 0; u < Weights::kUnits; u++) {
+          decltype(Weights::unit(weights, 0)) unit[Blocks];
+#pragma GCC unroll 4
+          for (size_t b = 0; b < Blocks; b++) {
+            unit[b] = Weights::unit(codes[b], u);
+            prefetch(codes[b] + size_t(u) * 64);
+          }
+          static_assert(Weights::kUnit % 2 == 0 && Weights::kUnit <= 16);
+#pragma GCC unroll 8
+          for (int i = 0; i < Weights::kUnit; i += 2, a++)
+#pragma GCC unroll 4
+            for (size_t b = 0; b < Blocks; b++)
+              add(b, pairs(Weights::weight(group[b], unit[b], i), Weights::weight(group[b], unit[b], i + 1)));
+        }
+      }
+    }
+#pragma GCC unroll 12
+    for (size_t r = 0; r < Rows; r++)
+#pragma GCC unroll 4
+      for (size_t b = 0; b < Blocks; b++) store(c + r * ldc + 16 * b, sum[r][b]);
+  }
 
   static void pack_row(const float* a, int depth, float* out) { pack_neighbours(a, depth, out); }
 
@@ -141,45 +120,20 @@ struct Pairs {
   }
 };
 
-template <TensorType Type>
-void multiply(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m, size_t lda,
-              float* c, size_t ldc, float* scratch) {
-  using Weights = PackedWeights<Type>;
-  if (m > kFewRows)
-    return many_rows<Pairs<Weights>>(weights, n_begin, n_end, cols, a, m, lda, c, ldc, scratch);
-  const size_t pairs = size_t(cols + 31) / 32 * 16;
-  for (int i = 0; i < m; i++) pack_neighbours(a + size_t(i) * lda, cols, scratch + size_t(i) * pairs);
-  few_rows<Weights>(weights, n_begin, n_end, cols, scratch, m, pairs, c, ldc);
-}
-
-using Multiply = decltype(&multiply<TensorType::f32>);
-
-Multiply multiply_for(TensorType type) {
-  using enum TensorType;
-  switch (type) {
-    case f32: return multiply<f32>;
-    case f16: return multiply<f16>;
-    case bf16: return multiply<bf16>;
-    case q4_0: return multiply<q4_0>;
-    case q4_1: return multiply<q4_1>;
-    case q5_0: return multiply<q5_0>;
-    case q5_1: return multiply<q5_1>;
-    case q8_0: return multiply<q8_0>;
-    case iq4_nl: return multiply<iq4_nl>;
-    case q2_k: return multiply<q2_k>;
-    case q3_k: return multiply<q3_k>;
-    case q4_k: return multiply<q4_k>;
-    case q5_k: return multiply<q5_k>;
-    case q6_k: return multiply<q6_k>;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 void gemm_bf16(TensorType type, const uint8_t* packed, int n_begin, int n_end, int cols, const float* a,
                int m, size_t lda, float* c, size_t ldc, float* scratch) {
-  multiply_for(type)(packed, n_begin, n_end, cols, a, m, lda, c, ldc, scratch);
+  const size_t pairs = size_t(cols + 31) / 32 * 16;
+  if (m <= kFewRows)
+    for (int i = 0; i < m; i++) pack_neighbours(a + size_t(i) * lda, cols, scratch + size_t(i) * pairs);
+  for_type(type, [&]<TensorType Type>() {
+    using Operands = Pairs<PackedWeights<Type>>;
+    if (m <= kFewRows)
+      few_rows<Operands>(packed, n_begin, n_end, cols, scratch, m, pairs, c, ldc);
+    else
+      many_rows<Operands>(packed, n_begin, n_end, cols, a, m, lda, c, ldc, scratch);
+  });
 }
 
 }  // namespace kveval::KVEVAL_LEVEL

@@ -1,6 +1,10 @@
-// The blocked matrix product behind many rows: panels of decoded weights, which many tiles of rows use, and a
-// micro-kernel over them. What a dword of an operand holds is the includer's business (gemm_simd.cpp,
-// gemm_bf16.cpp).
+// The matrix product with packed weights, for few rows and for many; what a dword of an operand holds is the
+// includer's business (gemm_simd.cpp, gemm_bf16.cpp).
+//
+// Operands says what is multiplied: Operands::Packed, the weights; kPerDword k's in a dword; stream<Blocks,
+// Rows>(weights, row_block_bytes, cols, a, lda, c, ldc), `Rows` rows times `Blocks` row blocks straight from
+// packed weights; pack_row(a, depth, out), one row's dwords; panels(weights, row_block_bytes, vectors, k,
+// depth, scratch), the weights' dwords, in scratch ([vectors][kGemmDepth][16]) or where they lie.
 #pragma once
 
 #include "engine/cpu/micro_kernel.h"
@@ -11,13 +15,12 @@ namespace kveval::KVEVAL_LEVEL {
 using cpu::kGemmDepth;
 static_assert(kMicroVectors <= cpu::kGemmPanels);
 
-// Weights of neighbouring row blocks, [dwords of depth][16] each: vector v of the i-th is at data + v *
-// stride
-// + 16 i.
-struct Panels {
-  const float* data;
-  size_t stride;
-};
+// ---------------------------------------------------------------------- few rows
+
+// As many as keep all accumulators of two row blocks (AVX2: of one) in registers. At 5 to 8 rows this reaches
+// 0.65-0.95 of peak by format, panels 0.55-0.7.
+inline constexpr int kFewRows = kRegisters == 32 ? cpu::kGemmFewRows : 6;
+static_assert(kFewRows <= cpu::kGemmFewRows);
 
 // How far ahead of its loads a product of few rows fetches weights, in bytes: into the row blocks that come
 // next, so that no block begins cold (0.6-0.8 of the speed otherwise), as long as they survive in a megabyte
@@ -28,6 +31,44 @@ static inline size_t prefetch_distance(int blocks, size_t row_block_bytes) {
   const size_t next = size_t(blocks) * row_block_bytes;
   return kRegisters == 32 && next > kSurvives ? kInRow : next;
 }
+
+// Operands::stream for row blocks known at run time.
+template <class Operands, int Blocks, int Rows>
+static void stream(int blocks, const uint8_t* weights, size_t row_block_bytes, int cols, const float* a,
+                   size_t lda, float* c, size_t ldc) {
+  if (blocks == Blocks)
+    return Operands::template stream<Blocks, Rows>(weights, row_block_bytes, cols, a, lda, c, ldc);
+  // With several rows even one block has chains enough: two widths will do.
+  if constexpr (Blocks > 1)
+    stream<Operands, Rows == 1 ? Blocks - 1 : 1, Rows>(blocks, weights, row_block_bytes, cols, a, lda, c,
+                                                       ldc);
+}
+
+// m <= Rows.
+template <class Operands, int Rows = kFewRows>
+static void few_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m,
+                     size_t lda, float* c, size_t ldc) {
+  if constexpr (Rows > 1)
+    if (m < Rows) return few_rows<Operands, Rows - 1>(weights, n_begin, n_end, cols, a, m, lda, c, ldc);
+  constexpr int kBlocks = kRegisters == 32 ? (Rows <= 4 ? 4 : 2) : Rows <= 2 ? 2 : 1;
+  const size_t bytes = cpu::row_block_bytes(Operands::Packed::kLayout, cols);
+  for (int n = n_begin, blocks; n < n_end; n += 16 * blocks) {
+    const int left = (n_end - n) / 16, streams = (left + kBlocks - 1) / kBlocks;
+    // One row: evenly, since a block alone would wait for its FMAs and take as long as three.
+    blocks = Rows == 1 ? (left + streams - 1) / streams : left < kBlocks ? 1 : kBlocks;
+    stream<Operands, kBlocks, Rows>(blocks, weights + size_t(n / 16) * bytes, bytes, cols, a, lda, c + n,
+                                    ldc);
+  }
+}
+
+// ---------------------------------------------------------------------- many rows
+
+// Weights of neighbouring row blocks, [dwords of depth][16] each: vector v of the i-th is at data +
+// v * stride + 16 i.
+struct Panels {
+  const float* data;
+  size_t stride;
+};
 
 // The next panels on their way to L2 while this block computes: the largest single gain measured.
 struct Prefetch {
@@ -74,9 +115,6 @@ static void micro_rows(int rows, const float* a, const Panels& panels, int depth
   if constexpr (Rows > 1) micro_rows<Vectors, Rows - 1>(rows, a, panels, depth, c, ldc, first, next);
 }
 
-// Operands says what is multiplied: Operands::Packed, the weights; kPerDword k's in a dword; pack_row(a,
-// depth, out), one row's dwords; panels(weights, row_block_bytes, vectors, k, depth, scratch), the weights'
-// dwords, in scratch ([vectors][kGemmDepth][16]) or where they lie.
 template <class Operands>
 static void many_rows(const uint8_t* weights, int n_begin, int n_end, int cols, const float* a, int m,
                       size_t lda, float* c, size_t ldc, float* scratch) {
@@ -121,6 +159,30 @@ static void many_rows(const uint8_t* weights, int n_begin, int n_end, int cols, 
           micro_rows<1>(rows, rows_a, w, dwords, rows_c, ldc, k == 0, prefetch);
       }
     }
+  }
+}
+
+// ---------------------------------------------------------------------- the one dispatch over types
+
+// run.operator()<Type>() for the type.
+template <class Run>
+static void for_type(TensorType type, const Run& run) {
+  using enum TensorType;
+  switch (type) {
+    case f32: return run.template operator()<f32>();
+    case f16: return run.template operator()<f16>();
+    case bf16: return run.template operator()<bf16>();
+    case q4_0: return run.template operator()<q4_0>();
+    case q4_1: return run.template operator()<q4_1>();
+    case q5_0: return run.template operator()<q5_0>();
+    case q5_1: return run.template operator()<q5_1>();
+    case q8_0: return run.template operator()<q8_0>();
+    case iq4_nl: return run.template operator()<iq4_nl>();
+    case q2_k: return run.template operator()<q2_k>();
+    case q3_k: return run.template operator()<q3_k>();
+    case q4_k: return run.template operator()<q4_k>();
+    case q5_k: return run.template operator()<q5_k>();
+    case q6_k: return run.template operator()<q6_k>();
   }
 }
 

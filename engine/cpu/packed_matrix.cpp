@@ -5,6 +5,7 @@
 #include <iterator>
 #include <span>
 
+#include "engine/cpu/constants.h"
 #include "engine/model/block_quants.h"
 
 namespace kveval::cpu {
@@ -85,7 +86,44 @@ void pack_rows(const Tensor& matrix, const WeightLayout& layout, size_t count, c
 
 // A piece of a product: enough columns that copying A's rows into the kernel's blocks (once a piece) stays
 // below 3 % of the work, or, for a few rows, enough weights (32,768: microseconds) to be worth a thread.
-int columns_per_piece(int m, int cols) { return m > 4 ? 256 : std::max(kLanes, 32768 / std::max(1, cols)); }
+int columns_per_piece(int m, int cols) {
+  return m > kGemmFewRows ? 256 : std::max(kLanes, 32768 / std::max(1, cols));
+}
+
+// Whole vectors are written: a last block that does not fit between c's rows goes through a buffer. These are
+// the columns that do fit.
+int direct_columns(const Product& product) {
+  const int padded = product.matrix.padded_rows();
+  return product.ldc >= size_t(padded) ? padded : product.matrix.rows / kLanes * kLanes;
+}
+
+int pieces_of(const Product& product, int m, int threads) {
+  if (product.matrix.rows <= 0) return 0;
+  return std::clamp(direct_columns(product) / columns_per_piece(m, product.matrix.cols), 1, 2 * threads);
+}
+
+void multiply_piece(const Kernels& kernels, const Product& product, int piece, int pieces, const float* a,
+                    int m, size_t lda) {
+  const auto& [matrix, c, ldc] = product;
+  static thread_local Buffer scratch;
+  scratch.reserve(gemm_scratch_floats(m, matrix.cols));
+  const int direct = direct_columns(product);
+  const int pairs = (direct + 2 * kLanes - 1) / (2 * kLanes);  // pieces are cut between pairs of blocks
+  const auto column = [&](int i) { return std::min(direct, int(int64_t(pairs) * i / pieces) * 2 * kLanes); };
+  const int begin = column(piece), end = column(piece + 1);
+  if (begin < end)
+    kernels.gemm(matrix.type, matrix.row_block(0), begin, end, matrix.cols, a, m, lda, c, ldc,
+                 scratch.data());
+  if (piece + 1 < pieces || direct == matrix.padded_rows()) return;
+
+  static thread_local Buffer tail;
+  tail.reserve(size_t(m) * kLanes);
+  kernels.gemm(matrix.type, matrix.row_block(direct), 0, kLanes, matrix.cols, a, m, lda, tail.data(), kLanes,
+               scratch.data());
+  for (int i = 0; i < m; i++)
+    std::memcpy(c + size_t(i) * ldc + direct, tail.data() + size_t(i) * kLanes,
+                size_t(matrix.rows - direct) * sizeof(float));
+}
 
 }  // namespace
 
@@ -113,32 +151,21 @@ PackedMatrix pack(const Tensor& matrix, ThreadPool& pool) {
 
 void matmul(const Kernels& kernels, ThreadPool& pool, const PackedMatrix& matrix, const float* a, int m,
             size_t lda, float* c, size_t ldc) {
-  if (m <= 0 || matrix.rows <= 0) return;
-  // Whole vectors are written: a last block that does not fit between c's rows goes through a buffer.
-  const int padded = matrix.padded_rows();
-  const int direct = ldc >= size_t(padded) ? padded : matrix.rows / kLanes * kLanes;
-  const int pairs = (direct + 2 * kLanes - 1) / (2 * kLanes);  // pieces are cut between pairs of blocks
-  const int pieces = std::clamp(direct / columns_per_piece(m, matrix.cols), 1, 2 * pool.size());
+  const Product product{matrix, c, ldc};
+  matmul(kernels, pool, {&product, 1}, a, m, lda);
+}
 
+void matmul(const Kernels& kernels, ThreadPool& pool, std::span<const Product> products, const float* a,
+            int m, size_t lda) {
+  if (m <= 0) return;
+  int pieces = 0;
+  for (const Product& product : products) pieces += pieces_of(product, m, pool.size());
   pool.run(pieces, [&](int piece, int) {
-    static thread_local Buffer scratch;
-    scratch.reserve(gemm_scratch_floats(m, matrix.cols));
-    const auto column = [&](int i) {
-      return std::min(direct, int(int64_t(pairs) * i / pieces) * 2 * kLanes);
-    };
-    const int begin = column(piece), end = column(piece + 1);
-    if (begin < end)
-      kernels.gemm(matrix.type, matrix.row_block(0), begin, end, matrix.cols, a, m, lda, c, ldc,
-                   scratch.data());
-    if (piece + 1 < pieces || direct == padded) return;
-
-    static thread_local Buffer tail;
-    tail.reserve(size_t(m) * kLanes);
-    kernels.gemm(matrix.type, matrix.row_block(direct), 0, kLanes, matrix.cols, a, m, lda, tail.data(),
-                 kLanes, scratch.data());
-    for (int i = 0; i < m; i++)
-      std::memcpy(c + size_t(i) * ldc + direct, tail.data() + size_t(i) * kLanes,
-                  size_t(matrix.rows - direct) * sizeof(float));
+    for (const Product& product : products) {
+      const int own = pieces_of(product, m, pool.size());
+      if (piece < own) return multiply_piece(kernels, product, piece, own, a, m, lda);
+      piece -= own;
+    }
   });
 }
 

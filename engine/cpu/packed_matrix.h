@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "engine/cpu/aligned.h"
 #include "engine/cpu/kernels.h"
@@ -30,5 +31,15 @@ PackedMatrix pack(const Tensor& matrix, ThreadPool& pool);
 // padding columns become zero, else they are left alone.
 void matmul(const Kernels& kernels, ThreadPool& pool, const PackedMatrix& matrix, const float* a, int m,
             size_t lda, float* c, size_t ldc);
+
+// Several matrices of as many columns times the same rows, as one job: at m = 1 handing out a job takes as
+// long as reading 100 KB of weights.
+struct Product {
+  const PackedMatrix& matrix;
+  float* c;
+  size_t ldc;
+};
+void matmul(const Kernels& kernels, ThreadPool& pool, std::span<const Product> products, const float* a,
+            int m, size_t lda);
 
 }  // namespace kveval::cpu
