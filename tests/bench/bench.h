@@ -1,5 +1,4 @@
-// What the benchmarks divide by: one core's rate of float32 FMAs, or of bfloat16 dot products, measured in
-// the same process just before.
+// What the benchmarks divide by, measured in the same process: engine/cpu/ceilings.h.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -24,8 +23,10 @@ inline std::string name_of(const cpu::Kernels& kernels) {
   return kernels.name + std::string(kernels.compute == Compute::bfloat16 ? "_bf16" : "");
 }
 
-// FLOP/s of twelve independent chains in registers, of the instruction the kernels multiply with.
+// FLOP/s of one thread, of the instruction the kernels multiply with; measured once.
 double peak_of(const cpu::Kernels& kernels);
+// Bytes/s that so many threads read from memory together; measured once.
+double bandwidth_of(int threads);
 
 // Shows GFLOP/s, the peak and their ratio. Times are CPU times: other programs cost accuracy, not a factor.
 inline void report(benchmark::State& state, double flops, double peak) {
