@@ -25,7 +25,7 @@ constexpr int kHeadDim = 256;
 constexpr int kOffsets = 8;  // heads of layer 0
 constexpr int kWindow = 16;
 constexpr int kFeedForward = 16;  // zeros; one block of the engines' row interleave
-constexpr int kContextLength = 262144;
+constexpr int kLeastContext = 1024, kUsualContext = 262144;
 constexpr double kTheta = 1e4;
 constexpr double kScoreScale = 16;  // sqrt(kHeadDim): attention divides by it
 constexpr double kConstant = 16;    // the stream's other parts have squared length 2 to 3, this one 256
@@ -58,7 +58,8 @@ std::string known_options() {
   std::string text = "options of the phantom: ";
   for (const NumberOption& option : kNumberOptions)
     text += fmt::format("{} ({} to {}), ", option.name, option.low, option.high);
-  return text + "seed (a whole number from 0 to 2^64 - 1)";
+  return text + fmt::format("seed (a whole number from 0 to 2^64 - 1), context ({} to {} tokens)",
+                            kLeastContext, kMaxContext);
 }
 
 [[noreturn]] void refuse(const std::string& message) {
@@ -79,6 +80,14 @@ void set_option(PhantomOptions& options, std::string_view name, std::string_view
     if (!seed)
       refuse(fmt::format("phantom option 'seed' is '{}', not a whole number from 0 to 2^64 - 1", value));
     options.seed = *seed;
+    return;
+  }
+  if (name == "context") {
+    const auto tokens = whole_text_as<int>(value);
+    if (!tokens || *tokens < kLeastContext || *tokens > kMaxContext)
+      refuse(fmt::format("phantom option 'context' is '{}', not a whole number from {} to {}", value,
+                         kLeastContext, kMaxContext));
+    options.context = *tokens;
     return;
   }
   for (const NumberOption& option : kNumberOptions) {
@@ -322,7 +331,6 @@ ModelConfig phantom_config(PhantomLayout layout, int vocabulary) {
   config.width = Stream::width;
   config.head_dim = kHeadDim;
   config.vocabulary = vocabulary;
-  config.context = kContextLength;
   config.ropes = {plain_rope(kTheta, kHeadDim)};
   const auto layer = [](int heads, int window, int rope) {
     return LayerConfig{.heads = heads, .kv_heads = 1, .window = window, .rope = rope, .ff = kFeedForward};
@@ -369,8 +377,10 @@ PhantomOptions parse_phantom(std::string_view specification) {
 }
 
 std::string canonical(const PhantomOptions& options) {
-  return fmt::format("phantom:kappa={},beta={},rho={},seed={},outlier={}", options.kappa, options.beta,
-                     options.rho, options.seed, options.outlier);
+  std::string text = fmt::format("phantom:kappa={},beta={},rho={},seed={},outlier={}", options.kappa,
+                                 options.beta, options.rho, options.seed, options.outlier);
+  if (options.context != kUsualContext) text += fmt::format(",context={}", options.context);
+  return text;
 }
 
 Model build_phantom(const PhantomOptions& options, std::shared_ptr<const Tokenizer> tokenizer,
@@ -380,6 +390,7 @@ Model build_phantom(const PhantomOptions& options, std::shared_ptr<const Tokeniz
   Model model;
   model.name = canonical(options);
   model.config = phantom_config(layout, vocabulary);
+  model.config.context = options.context;
   std::vector<AttentionMatrices> layers(model.config.layers.begin(), model.config.layers.end());
   build_offset_layer(layers.front(), parts, options, model.config.rope_style);
   build_match_layer(layers.back(), parts, options);

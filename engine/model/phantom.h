@@ -40,15 +40,18 @@ struct PhantomOptions {
   // dimension that queries and other keys leave at zero, so BOS attracts no attention and only a format that
   // shares one scale between tokens is hurt.
   double outlier = 1;
+  // Longest sequence, tokens. Its answers do not depend on it.
+  int context = 262144;
   bool operator==(const PhantomOptions&) const = default;
 };
 
-// "phantom" or "phantom:kappa=80,beta=160,rho=0,seed=3,outlier=60", options in any order, each at most once.
-// Throws Error{usage} naming the option that is unknown, repeated or out of range, and listing those there
-// are.
+// "phantom" or "phantom:kappa=80,beta=160,rho=0,seed=3,outlier=60,context=2097152", options in any order,
+// each at most once. Throws Error{usage} naming the option that is unknown, repeated or out of range, and
+// listing those there are.
 PhantomOptions parse_phantom(std::string_view specification);
 
-// Every option written out: parses back to the same options, and means the same if a default changes.
+// Every option written out: parses back to the same options, and means the same if a default changes. The
+// context only where it is not 262144, which it always was before one could choose.
 std::string canonical(const PhantomOptions& options);
 
 enum class PhantomLayout {

@@ -156,6 +156,9 @@ TEST(PhantomOptions, ParseInAnyOrderAndPrintCanonically) {
   EXPECT_EQ(options, (PhantomOptions{.kappa = 80, .beta = 9, .rho = 0.2, .seed = 3, .outlier = 60}));
   EXPECT_EQ(canonical(options), "phantom:kappa=80,beta=9,rho=0.2,seed=3,outlier=60");
   EXPECT_EQ(parse_phantom("phantom:seed=18446744073709551615").seed, 18446744073709551615u);
+  EXPECT_EQ(parse_phantom("phantom:context=2097152").context, 2097152);
+  EXPECT_EQ(canonical(parse_phantom("phantom:context=2097152")),
+            "phantom:kappa=80,beta=160,rho=0,seed=1,outlier=1,context=2097152");
 
   Random random(1);
   for (int i = 0; i < 200; ++i) {
@@ -163,7 +166,8 @@ TEST(PhantomOptions, ParseInAnyOrderAndPrintCanonically) {
                              .beta = 1 + 100 * random.uniform(),
                              .rho = random.uniform(),
                              .seed = random.next(),
-                             .outlier = 1 + 100 * random.uniform()};
+                             .outlier = 1 + 100 * random.uniform(),
+                             .context = 262144 + int(random.below(2))};
     EXPECT_EQ(parse_phantom(canonical(any)), any);
   }
 }
@@ -186,6 +190,9 @@ TEST(PhantomOptions, RefusalsNameTheOptionAndListThoseThereAre) {
                  {"phantom:seed=-1", "'seed'"},
                  {"phantom:seed=18446744073709551616", "'seed'"},
                  {"phantom:outlier=0", "'outlier'"},
+                 {"phantom:context=1023", "'context'"},
+                 {"phantom:context=8388609", "'context'"},
+                 {"phantom:context=2m", "'context'"},
                  {"phantom:kappa=1000,outlier=66", "kappa=1000 and outlier=66"},
                  {"phantomas", "'phantomas'"}};
   for (const auto& [specification, named] : refused) {
@@ -195,7 +202,7 @@ TEST(PhantomOptions, RefusalsNameTheOptionAndListThoseThereAre) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind, ErrorKind::usage) << specification;
       EXPECT_THAT(error.what(), HasSubstr(named)) << specification;
-      for (const char* known : {"kappa", "beta", "rho", "outlier", "seed"})
+      for (const char* known : {"kappa", "beta", "rho", "outlier", "seed", "context"})
         EXPECT_THAT(error.hint, HasSubstr(known));
     }
   }
