@@ -3,6 +3,7 @@
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <fmt/format.h>
 
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -37,9 +38,31 @@ std::filesystem::path backup_path(const std::filesystem::path& path, int version
   return backup;
 }
 
+// Steps are never edited. What one creates is, to the letter, what schema.sql of its version says.
+constexpr std::string_view kAddSpeed = R"(CREATE TABLE speed(
+  model_hash      TEXT NOT NULL,
+  compute         TEXT NOT NULL,
+  simd            TEXT NOT NULL,
+  threads         INTEGER NOT NULL,
+  host            TEXT NOT NULL,
+  cpu             TEXT NOT NULL,
+  profile         TEXT NOT NULL,    -- canonical name
+  length          INTEGER NOT NULL, -- tokens of the prompt
+  prefix_flops    REAL NOT NULL CHECK(prefix_flops > 0),
+  prefill_seconds REAL NOT NULL CHECK(prefill_seconds > 0),
+  decode_seconds  REAL NOT NULL CHECK(decode_seconds > 0), -- a token
+  measured_ms     INTEGER NOT NULL,
+  PRIMARY KEY(model_hash, compute, simd, threads, host, cpu, profile, length)
+) STRICT, WITHOUT ROWID;
+)";
+
 }  // namespace
 
-std::span<const std::string_view> migrations() { return {}; }
+std::span<const std::string_view> migrations() {
+  static constexpr std::string_view kSteps[] = {kAddSpeed};
+  static_assert(std::size(kSteps) + 1 == kSchemaVersion);
+  return kSteps;
+}
 
 void create_schema(SQLite::Database& database) {
   SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);

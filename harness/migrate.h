@@ -12,7 +12,7 @@ class Database;
 namespace kveval {
 
 inline constexpr int kApplicationId = 0x4B564556;  // "KVEV", so that file(1) can tell
-inline constexpr int kSchemaVersion = 1;           // PRAGMA user_version
+inline constexpr int kSchemaVersion = 2;           // PRAGMA user_version
 
 // steps[i] is the SQL that brings version i + 1 to version i + 2; the last one ends at kSchemaVersion.
 std::span<const std::string_view> migrations();

@@ -1,4 +1,4 @@
--- kveval's results, schema version 1. One file holds many runs; runs that ask the same question share its item row.
+-- kveval's results, schema version 2. One file holds many runs; runs that ask the same question share its item row.
 -- application_id and user_version are set by the code that executes this (harness/migrate.cpp).
 -- Columns ending in _hash or _sha are XXH3-128 in hex; token blobs are little-endian int32 (see store_write.cpp).
 
@@ -135,6 +135,24 @@ CREATE TABLE diagnostic(
   error_energy REAL NOT NULL,
   energy       REAL NOT NULL,
   PRIMARY KEY(arm_id, haystack_id, layer, kv_head, part)
+) STRICT, WITHOUT ROWID;
+
+-- How fast one machine was with one model under one profile at one length: the newest figures of 'kveval bench', which
+-- the times of plans are made of. Belongs to no run.
+CREATE TABLE speed(
+  model_hash      TEXT NOT NULL,
+  compute         TEXT NOT NULL,
+  simd            TEXT NOT NULL,
+  threads         INTEGER NOT NULL,
+  host            TEXT NOT NULL,
+  cpu             TEXT NOT NULL,
+  profile         TEXT NOT NULL,    -- canonical name
+  length          INTEGER NOT NULL, -- tokens of the prompt
+  prefix_flops    REAL NOT NULL CHECK(prefix_flops > 0),
+  prefill_seconds REAL NOT NULL CHECK(prefill_seconds > 0),
+  decode_seconds  REAL NOT NULL CHECK(decode_seconds > 0), -- a token
+  measured_ms     INTEGER NOT NULL,
+  PRIMARY KEY(model_hash, compute, simd, threads, host, cpu, profile, length)
 ) STRICT, WITHOUT ROWID;
 
 -- The same question under two arms, both answered.

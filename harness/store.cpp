@@ -135,7 +135,7 @@ void identify(SQLite::Database& database, const fs::path& path, Store::Mode mode
     throw Error(ErrorKind::bad_file,
                 fmt::format("'{}' was written by an older kveval (schema version {}, this one reads {})",
                             path.string(), version, kSchemaVersion),
-                "run 'kveval resume' or 'kveval run' on it once: they back it up and bring it up to date");
+                "run 'kveval run', 'resume' or 'bench' on it once: they back it up and bring it up to date");
   }
   migrate(database, path, migrations());
   check_schema(database, path);

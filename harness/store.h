@@ -122,6 +122,24 @@ struct GroupResult {
   std::vector<ArmResult> arms;
 };
 
+// Whose figures they are: speeds of different machines are never mixed.
+struct SpeedKey {
+  std::string model_hash, compute, simd;
+  int threads = 0;
+  std::string host, cpu;
+};
+
+// Medians of 'kveval bench'.
+struct SpeedRecord {
+  SpeedKey key;
+  std::string profile;      // canonical
+  int64_t length = 0;       // tokens of the prompt
+  double prefix_flops = 0;  // of reading all of it but the last token
+  double prefill_seconds = 0;
+  double decode_seconds = 0;  // a token behind it
+  int64_t measured_ms = 0;    // Unix time
+};
+
 // A sample as reports read it: item, cell and result in one row.
 struct SampleView {
   ItemRecord item;
@@ -158,6 +176,9 @@ class Store {
   // begin_run and claim make this Store the run's owner: commit_group throws Error{run} once another has
   // claimed it.
 
+  // Each takes the place of an older one of the same key, profile and length.
+  void save_speeds(const std::vector<SpeedRecord>& speeds);
+
   // --- reading
   std::vector<RunRecord> runs() const;  // newest first
   // "latest", a whole id, or a part that only one has. Throws Error{usage} naming the candidates.
@@ -168,6 +189,7 @@ class Store {
   std::vector<DiagnosticRecord> diagnostics(int64_t arm_id) const;  // summed over haystacks
   HaystackRecord haystack(int64_t haystack_id) const;
   std::vector<std::string> runs_with_item(std::string_view item_key_prefix) const;  // run ids, newest first
+  std::vector<SpeedRecord> speeds(const SpeedKey& key) const;                       // by profile and length
   std::filesystem::path path() const;
   std::string notice()
       const;  // one sentence for the user, or empty: "... cannot use write-ahead logging ..."

@@ -298,4 +298,33 @@ std::vector<std::string> Store::runs_with_item(std::string_view item_key_prefix)
   });
 }
 
+std::vector<SpeedRecord> Store::speeds(const SpeedKey& key) const {
+  return guarded(state_->path, [&] {
+    SQLite::Statement query(
+        state_->database,
+        "SELECT profile, length, prefix_flops, prefill_seconds, decode_seconds, measured_ms FROM speed "
+        "WHERE model_hash = ? AND compute = ? AND simd = ? AND threads = ? AND host = ? AND cpu = ? "
+        "ORDER BY profile, length");
+    query.bind(1, key.model_hash);
+    query.bind(2, key.compute);
+    query.bind(3, key.simd);
+    query.bind(4, key.threads);
+    query.bind(5, key.host);
+    query.bind(6, key.cpu);
+    std::vector<SpeedRecord> speeds;
+    while (query.executeStep()) {
+      Row row(query);
+      SpeedRecord& speed = speeds.emplace_back();
+      speed.key = key;
+      speed.profile = row.text();
+      speed.length = row.integer64();
+      speed.prefix_flops = row.real();
+      speed.prefill_seconds = row.real();
+      speed.decode_seconds = row.real();
+      speed.measured_ms = row.integer64();
+    }
+    return speeds;
+  });
+}
+
 }  // namespace kveval

@@ -243,4 +243,23 @@ void Store::claim(const std::string& run_id, const std::string& host, int64_t pi
   });
 }
 
+void Store::save_speeds(const std::vector<SpeedRecord>& speeds) {
+  guarded(state_->path, [&] {
+    SQLite::Transaction transaction(state_->database, SQLite::TransactionBehavior::IMMEDIATE);
+    Repeated insert(
+        state_->database,
+        "INSERT OR REPLACE INTO speed(model_hash, compute, simd, threads, host, cpu, profile, length, "
+        "prefix_flops, prefill_seconds, decode_seconds, measured_ms) "
+        "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+    for (const SpeedRecord& speed : speeds) {
+      const SpeedKey& key = speed.key;
+      insert.start() << key.model_hash << key.compute << key.simd << key.threads << key.host << key.cpu
+                     << speed.profile << speed.length << speed.prefix_flops << speed.prefill_seconds
+                     << speed.decode_seconds << speed.measured_ms;
+      insert.exec();
+    }
+    transaction.commit();
+  });
+}
+
 }  // namespace kveval

@@ -236,11 +236,12 @@ TEST(Migrate, BacksUpThenAppliesTheMissingSteps) {
     std::vector<ArmRecord> arms = example_arms();
     store.begin_run(example_run("r"), arms);
   }
-  const std::vector<std::string_view> steps = {"ALTER TABLE run ADD COLUMN branch TEXT",
-                                               "CREATE TABLE baseline(name TEXT) STRICT"};
+  std::vector<std::string_view> steps(migrations().begin(), migrations().end());
+  steps.insert(steps.end(),
+               {"ALTER TABLE run ADD COLUMN branch TEXT", "CREATE TABLE baseline(name TEXT) STRICT"});
   SQLite::Database database(folder / "k.db", SQLite::OPEN_READWRITE);
   migrate(database, folder / "k.db", steps);
-  EXPECT_EQ(database.execAndGet("PRAGMA user_version").getInt(), 3);
+  EXPECT_EQ(database.execAndGet("PRAGMA user_version").getInt(), kSchemaVersion + 2);
   EXPECT_EQ(database.execAndGet("SELECT count(*) FROM run WHERE branch IS NULL").getInt(), 1);
   EXPECT_TRUE(database.tableExists("baseline"));
   migrate(database, folder / "k.db", steps);  // nothing left to do, no second backup
@@ -250,21 +251,61 @@ TEST(Migrate, BacksUpThenAppliesTheMissingSteps) {
     backups += entry.path().string().find("backup") != std::string::npos ? 1 : 0;
   }
   EXPECT_EQ(backups, 1);
-  const Store backup(folder / "k.db.v1.backup", Store::Mode::read_only);
+  const Store backup(folder / ("k.db.v" + std::to_string(kSchemaVersion) + ".backup"),
+                     Store::Mode::read_only);
   EXPECT_EQ(backup.runs().size(), 1U);
 }
 
 TEST(Migrate, AStepThatFailsChangesNothing) {
   const TempFolder folder;
   { Store store(folder / "k.db", Store::Mode::read_write); }
-  const std::vector<std::string_view> steps = {"CREATE TABLE fine(a); CREATE TABLE run(a)"};
+  std::vector<std::string_view> steps(migrations().begin(), migrations().end());
+  steps.emplace_back("CREATE TABLE fine(a); CREATE TABLE run(a)");
   {
     SQLite::Database database(folder / "k.db", SQLite::OPEN_READWRITE);
     EXPECT_THROW(migrate(database, folder / "k.db", steps), SQLite::Exception);
-    EXPECT_EQ(database.execAndGet("PRAGMA user_version").getInt(), 1);
+    EXPECT_EQ(database.execAndGet("PRAGMA user_version").getInt(), kSchemaVersion);
     EXPECT_FALSE(database.tableExists("fine"));
   }
   EXPECT_NO_THROW(Store(folder / "k.db", Store::Mode::read_write));
+}
+
+// A file as version 1 wrote it: schema_1.sql is that version's, and every row is one it could have held.
+TEST(Migrate, AFileOfVersion1KeepsEveryRowAndTakesSpeeds) {
+  const TempFolder folder;
+  {
+    Store store(folder / "new.db", Store::Mode::read_write);
+    std::vector<ArmRecord> arms = example_arms();
+    store.begin_run(example_run("r"), arms);
+    for (int g = 0; g < 3; ++g) store.commit_group("r", group_of(arms, g));
+    SQLite::Database old(folder / "k.db", SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+    old.exec(read(fs::path(KVEVAL_SOURCE_DIR) / "tests/harness/schema_1.sql"));
+    old.exec("PRAGMA application_id = 0x4B564556; PRAGMA user_version = 1");
+    old.exec("ATTACH '" + (folder / "new.db").string() + "' AS new");
+    for (const char* table :
+         {"run", "arm", "haystack", "item", "run_group", "sample", "output", "diagnostic"})
+      old.exec(std::string("INSERT INTO ") + table + " SELECT * FROM new." + table);
+  }
+  const std::string rows = testing::dump(folder / "k.db");
+  ASSERT_EQ(rows, testing::dump(folder / "new.db"));
+  const Error unread = error_of([&] { Store(folder / "k.db", Store::Mode::read_only); });
+  EXPECT_THAT(unread.what(), HasSubstr("older kveval (schema version 1"));
+  EXPECT_THAT(unread.hint, HasSubstr("bring it up to date"));
+
+  SpeedRecord speed;
+  speed.key.model_hash = "m";
+  speed.profile = "fp16";
+  speed.length = 8192;
+  speed.prefix_flops = speed.prefill_seconds = speed.decode_seconds = 1;
+  Store(folder / "k.db", Store::Mode::update).save_speeds({speed});
+  const Store store(folder / "k.db", Store::Mode::read_only);
+  EXPECT_EQ(testing::dump(folder / "k.db"), rows);
+  EXPECT_EQ(store.speeds(speed.key).size(), 1u);
+  EXPECT_EQ(store.done_groups("r").size(), 3u);
+  SQLite::Database backup(folder / "k.db.v1.backup", SQLite::OPEN_READONLY);
+  EXPECT_EQ(backup.execAndGet("PRAGMA user_version").getInt(), 1);
+  EXPECT_FALSE(backup.tableExists("speed"));
+  EXPECT_EQ(testing::dump(folder / "k.db.v1.backup"), rows);
 }
 
 // SQLite's names for databases that vanish with the program.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "tests/harness/fixtures.h"
@@ -271,6 +272,55 @@ TEST(Store, ARunThatWasTakenOverIsLeftAlone) {
   EXPECT_THROW(first.set_status("r", RunStatus::failed, 1), Error);
   EXPECT_THROW(first.heartbeat("r", 1), Error);
   EXPECT_EQ(second.find_run("r").status, RunStatus::running);
+}
+
+TEST(Store, KeepsTheNewestSpeedOfEachKeyProfileAndLength) {
+  const TempFolder folder;
+  Store store(folder / "k.db", Store::Mode::read_write);
+  const SpeedKey key{"30de1", "float32", "avx2", 2, "here", "a CPU"};
+  SpeedRecord first{key, "fp16", 8192, 1.5e12, 9.25, 0.008, 1000};
+  SpeedRecord longer = first, other_profile = first;
+  longer.length = 32768;
+  other_profile.profile = "int8";
+  store.save_speeds({longer, first, other_profile});
+  first.prefill_seconds = 8.5;
+  first.measured_ms = 2000;
+  store.save_speeds({first});
+
+  const std::vector<SpeedRecord> speeds = store.speeds(key);
+  ASSERT_EQ(speeds.size(), 3U);
+  EXPECT_EQ(speeds[0].profile, "fp16");
+  EXPECT_EQ(speeds[0].length, 8192);
+  EXPECT_EQ(speeds[0].prefix_flops, 1.5e12);
+  EXPECT_EQ(speeds[0].prefill_seconds, 8.5);
+  EXPECT_EQ(speeds[0].decode_seconds, 0.008);
+  EXPECT_EQ(speeds[0].measured_ms, 2000);
+  EXPECT_EQ(speeds[1].length, 32768);
+  EXPECT_EQ(speeds[1].prefill_seconds, 9.25);
+  EXPECT_EQ(speeds[2].profile, "int8");
+
+  // Of nobody else.
+  const auto changed = [&](const std::function<void(SpeedKey&)>& change) {
+    SpeedKey other = key;
+    change(other);
+    return store.speeds(other).size();
+  };
+  EXPECT_EQ(changed([](SpeedKey& k) { k.model_hash = "x"; }), 0U);
+  EXPECT_EQ(changed([](SpeedKey& k) { k.compute = "bfloat16"; }), 0U);
+  EXPECT_EQ(changed([](SpeedKey& k) { k.simd = "avx512"; }), 0U);
+  EXPECT_EQ(changed([](SpeedKey& k) { k.threads = 1; }), 0U);
+  EXPECT_EQ(changed([](SpeedKey& k) { k.host = "there"; }), 0U);
+  EXPECT_EQ(changed([](SpeedKey& k) { k.cpu = "another CPU"; }), 0U);
+}
+
+TEST(Store, RefusesASpeedThatIsNone) {
+  const TempFolder folder;
+  Store store(folder / "k.db", Store::Mode::read_write);
+  const SpeedRecord good{{"m", "float32", "avx2", 2, "h", "c"}, "fp16", 8192, 1, 1, 1, 1};
+  SpeedRecord bad = good;
+  bad.prefill_seconds = 0;
+  EXPECT_THROW(store.save_speeds({good, bad}), Error);
+  EXPECT_TRUE(store.speeds(good.key).empty());
 }
 
 // ---- several writers
