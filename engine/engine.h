@@ -121,12 +121,21 @@ struct EngineInfo {
 struct GroupShape {
   size_t prefix_tokens = 0;
   size_t branches = 0;
-  size_t branch_tokens = 0;  // longest branch, reply included
+  size_t branch_tokens = 0;  // longest branch, reply (or target) included
+  size_t reply_tokens = 0;   // of these, the reply's (or target's)
 };
 
 struct Estimate {
-  double seconds = 0;
-  size_t cache_bytes = 0;  // peak of the paged cache
+  double prefix_seconds = 0;  // a guess, from the speed of one large product
+  double branch_seconds = 0;  // of all branches; likewise
+  size_t cache_bytes = 0;     // peak of the paged cache
+
+  // Counted, not guessed. Multiply-adds x 2, and 4 * heads * head_dim for each key that a query sees.
+  double prefix_flops = 0;
+  double branch_flops = 0;  // of all branches, each fed but for its reply's last token
+  double step_bytes = 0;    // weights and cache that the last step of one branch reads
+
+  double seconds() const { return prefix_seconds + branch_seconds; }
 };
 
 class Engine {

@@ -63,8 +63,15 @@ Profile FakeEngine::resolve(const Profile& profile, std::span<const Tokens> cali
 }
 
 Estimate FakeEngine::estimate(const GroupShape& shape, const Profile&) const {
-  const size_t tokens = shape.prefix_tokens + shape.branches * shape.branch_tokens;
-  return {double(tokens) * script_.seconds_per_token, tokens * script_.bytes_per_token};
+  const size_t asked = shape.branches * shape.branch_tokens;
+  Estimate estimate;
+  estimate.prefix_seconds = double(shape.prefix_tokens) * script_.seconds_per_token;
+  estimate.branch_seconds = double(asked) * script_.seconds_per_token;
+  estimate.cache_bytes = (shape.prefix_tokens + asked) * script_.bytes_per_token;
+  estimate.prefix_flops = double(shape.prefix_tokens) * script_.flops_per_token;
+  estimate.branch_flops = double(asked) * script_.flops_per_token;
+  estimate.step_bytes = double((shape.prefix_tokens + shape.branch_tokens) * script_.bytes_per_token);
+  return estimate;
 }
 
 void FakeEngine::run(const PromptGroup& group, const Decoding& decoding, const Profile& profile,

@@ -38,8 +38,10 @@ struct FakeScript {
   // What resolve() gives a profile that needs static scales.
   std::function<Profile(const Profile&, std::span<const Tokens>)> resolve;
 
+  // Of estimates. A token of the prefix and of a branch count alike.
   double seconds_per_token = 0.001;
-  size_t bytes_per_token = 100;
+  double flops_per_token = 1000;
+  size_t bytes_per_token = 100;     // of the cache; a step reads it once
   uint64_t progress_tokens = 1024;  // progress is told every so many tokens
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/profile.h"
 #include "engine/text/chat.h"
+#include "harness/store.h"
 #include "tasks/suite.h"
 #include "tasks/task.h"
 
@@ -29,8 +31,9 @@ struct PlannedCell {
   int length = 0;
   int haystacks = 0;
   int samples_per_haystack = 0;
-  GroupShape shape;               // of one group: two branches a question, one answered and one scored
-  std::vector<Estimate> per_arm;  // one group under each arm, arms in the plan's order
+  GroupShape shape;  // of one group: two branches a question, one answered and one scored
+  // One group under each arm, arms in the plan's order; seconds from the plan's speeds where it has some.
+  std::vector<Estimate> per_arm;
 };
 
 struct PlannedGroup {
@@ -43,6 +46,8 @@ struct Plan {
   std::vector<PlannedArm> arms;  // the baseline first
   std::vector<PlannedCell> cells;
   std::vector<PlannedGroup> groups;
+  // When the oldest of the speeds was measured that its seconds come from; empty: they are a guess.
+  std::optional<int64_t> measured_ms;
 
   size_t samples() const;  // questions, each asked once an arm
   double seconds() const;
@@ -59,8 +64,16 @@ std::vector<PlannedArm> plan_arms(const std::vector<Profile>& profiles, const En
 ChatTemplate chat_of(const EngineInfo& engine, std::string_view choice);
 
 // Throws Error{usage} for a cell that the model's context or the task cannot hold, and for a suite that names
-// the same cell twice. Generates one haystack a cell to know its shape.
-Plan make_plan(const Suite& suite, ChatTemplate chat, std::vector<PlannedArm> arms, const Engine& engine);
+// the same cell twice. Generates one haystack a cell to know its shape. `speeds` are this machine's with this
+// model: what an arm's seconds come from is the one measured at the nearest length, in ratio, under the arm's
+// profile, or under any where that has none.
+Plan make_plan(const Suite& suite, ChatTemplate chat, std::vector<PlannedArm> arms, const Engine& engine,
+               const std::vector<SpeedRecord>& speeds = {});
+
+// Share of a group's time, of which `full` is the estimate, that its first `done` tokens take: attention
+// makes late tokens dearer.
+double share_done(const Engine& engine, const GroupShape& shape, const Profile& profile, const Estimate& full,
+                  uint64_t done);
 
 // What one sample asks of an engine: its answer, and the likelihood of the right one.
 PromptGroup prompt_of(const SampleGroup& group);

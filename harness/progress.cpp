@@ -27,8 +27,8 @@ std::string time_left(const Progress& progress, double elapsed) {
 }
 
 std::string where(const Progress& progress) {
-  if (progress.cell.empty()) return {};
-  return fmt::format("{} #{} {}", progress.cell, progress.haystack, progress.arm);
+  if (progress.place.empty()) return {};
+  return fmt::format("{} {}", progress.place, progress.arm);
 }
 
 size_t columns_of(std::FILE* stream) {
@@ -60,8 +60,9 @@ std::string format_bytes(double bytes) {
 std::string progress_bar(const Progress& progress, double elapsed_seconds, size_t columns) {
   const double done = share(progress);
   const auto filled = static_cast<size_t>(done * double(kBarWidth));
-  std::string line = fmt::format("{:3} %  [{}{}]  {}/{} groups", int(done * 100), std::string(filled, '#'),
-                                 std::string(kBarWidth - filled, '.'), progress.groups_done, progress.groups);
+  std::string line =
+      fmt::format("{:3} %  [{}{}]  {}/{} {}", int(done * 100), std::string(filled, '#'),
+                  std::string(kBarWidth - filled, '.'), progress.groups_done, progress.groups, progress.unit);
   const std::string left = time_left(progress, elapsed_seconds), place = where(progress);
   if (!left.empty()) line += "  " + left;
   if (!place.empty()) line += "  " + place;
@@ -70,8 +71,8 @@ std::string progress_bar(const Progress& progress, double elapsed_seconds, size_
 }
 
 std::string progress_text(const Progress& progress, double elapsed_seconds) {
-  std::string line = fmt::format("progress {} %, {} of {} groups", int(share(progress) * 100),
-                                 progress.groups_done, progress.groups);
+  std::string line = fmt::format("progress {} %, {} of {} {}", int(share(progress) * 100),
+                                 progress.groups_done, progress.groups, progress.unit);
   const std::string left = time_left(progress, elapsed_seconds), place = where(progress);
   if (!left.empty()) line += ", " + left;
   if (!place.empty()) line += fmt::format(" ({})", place);

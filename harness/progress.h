@@ -2,12 +2,23 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <string>
 
-#include "harness/runner.h"
-
 namespace kveval {
+
+// Where a run, or a series of measurements, stands. Costs are estimated seconds of what this process has to
+// do: weights for a bar and an ETA, not promises.
+struct Progress {
+  std::string unit = "groups";
+  size_t groups_done = 0;  // those of an earlier, interrupted process included
+  size_t groups = 0;
+  double done_cost = 0;
+  double total_cost = 0;
+  std::string place;  // "niah 32k #3"
+  std::string arm;
+};
 
 std::string format_duration(double seconds);  // "8 s", "3 min 20 s", "2 h 05 min"
 std::string format_bytes(double bytes);       // "312 MB", "1.46 GB": powers of 1,000, three digits

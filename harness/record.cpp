@@ -115,6 +115,10 @@ std::vector<ArmRecord> arm_records(const Plan& plan) {
   return records;
 }
 
+SpeedKey speed_key(const EngineInfo& engine, const Environment& environment) {
+  return {engine.model_hash, engine.compute, engine.simd, engine.threads, environment.host, environment.cpu};
+}
+
 RunConfig config_of(const RunRecord& run) {
   const Json json = Json::parse(run.config_json, nullptr, false);
   const auto unreadable = [&](std::string_view why) {

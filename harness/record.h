@@ -28,6 +28,9 @@ RunRecord record_of(const Suite& suite, const Plan& plan, const std::string& mod
                     int64_t now_ms);
 std::vector<ArmRecord> arm_records(const Plan& plan);
 
+// Whose speeds this engine's here are.
+SpeedKey speed_key(const EngineInfo& engine, const Environment& environment);
+
 // Throws Error{bad_file} for a configuration this version cannot read.
 RunConfig config_of(const RunRecord& run);
 

@@ -199,19 +199,6 @@ GroupResult describe(const SampleGroup& group) {
   return result;
 }
 
-// Share of a group's estimated time that its first `done` tokens take: attention makes late tokens dearer.
-double share_done(const Engine& engine, const GroupShape& shape, const Profile& profile, double full_seconds,
-                  uint64_t done) {
-  if (full_seconds <= 0) return 0;
-  const size_t prefix = std::min<size_t>(done, shape.prefix_tokens);
-  double seconds = engine.estimate({prefix, 0, 0}, profile).seconds;
-  const double branch_tokens = double(shape.branches) * double(shape.branch_tokens);
-  if (done > shape.prefix_tokens && branch_tokens > 0) {
-    seconds += (full_seconds - seconds) * double(done - shape.prefix_tokens) / branch_tokens;
-  }
-  return std::min(1.0, seconds / full_seconds);
-}
-
 // The loop over groups, with what it tells the outside.
 class Loop {
  public:
@@ -228,7 +215,7 @@ class Loop {
         ++progress_.groups_done;
       } else {
         for (const Estimate& estimate : plan_.cells[group.cell].per_arm)
-          progress_.total_cost += estimate.seconds;
+          progress_.total_cost += estimate.seconds();
       }
     }
     for (const PlannedGroup& group : plan_.groups) {
@@ -245,24 +232,23 @@ class Loop {
 
   void run(const PlannedGroup& planned, const Tokenizer& tokenizer) {
     const PlannedCell& cell = plan_.cells[planned.cell];
-    progress_.cell = fmt::format("{} {}", cell.task, length_name(cell.length));
-    progress_.haystack = planned.spec.haystack;
+    progress_.place = fmt::format("{} {} #{}", cell.task, length_name(cell.length), planned.spec.haystack);
     const double cost_before = progress_.done_cost;
     const SampleGroup group = task_named(planned.spec.task).make_group(planned.spec, {tokenizer, plan_.chat});
     const GroupResult result =
         run_group(group, arms_, plan_.arms, engine_, [&](size_t arm, uint64_t done_tokens) {
           progress_.arm = plan_.arms[arm].name;
           progress_.done_cost = cost_before;
-          for (size_t i = 0; i < arm; ++i) progress_.done_cost += cell.per_arm[i].seconds;
-          const double full = cell.per_arm[arm].seconds;
+          for (size_t i = 0; i < arm; ++i) progress_.done_cost += cell.per_arm[i].seconds();
+          const Estimate& full = cell.per_arm[arm];
           progress_.done_cost +=
-              full * share_done(engine_, cell.shape, plan_.arms[arm].profile, full, done_tokens);
+              full.seconds() * share_done(engine_, cell.shape, plan_.arms[arm].profile, full, done_tokens);
           return alive();
         });
     store_.commit_group(run_id_, result);
     ++progress_.groups_done;
     progress_.done_cost = cost_before;
-    for (const Estimate& estimate : cell.per_arm) progress_.done_cost += estimate.seconds;
+    for (const Estimate& estimate : cell.per_arm) progress_.done_cost += estimate.seconds();
     tell();
   }
 

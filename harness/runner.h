@@ -9,21 +9,10 @@
 
 #include "engine/engine.h"
 #include "harness/planner.h"
+#include "harness/progress.h"
 #include "harness/store.h"
 
 namespace kveval {
-
-// Where a run stands. Costs are the plan's estimated seconds of what this process has to do: weights for a
-// bar and an ETA, not promises.
-struct Progress {
-  size_t groups_done = 0;  // those of an earlier, interrupted process included
-  size_t groups = 0;
-  double done_cost = 0;
-  double total_cost = 0;
-  std::string cell;  // "niah 32k"
-  int haystack = 0;
-  std::string arm;
-};
 
 // All optional.
 struct RunHooks {

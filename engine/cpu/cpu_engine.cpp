@@ -9,6 +9,7 @@
 #include <new>
 
 #include "engine/cpu/branches.h"
+#include "engine/cpu/cost.h"
 #include "engine/cpu/forward.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/thread_pool.h"
@@ -323,23 +324,18 @@ double CpuEngine::flops_per_second() const {
 
 Estimate CpuEngine::estimate(const GroupShape& shape, const Profile& profile) const {
   const ModelConfig& config = model_->config;
-  const double prefix = double(shape.prefix_tokens);
-  const double asked = double(shape.branches) * double(shape.branch_tokens);
-  double flops = (prefix + asked) * linear_flops_per_token(config) + asked * head_flops_per_token(config);
-  for (size_t l = 0; l < config.layers.size(); l++) {
-    const LayerConfig& layer = config.layers[l];
-    const double per_key = 4.0 * layer.heads * config.head_dim;
-    // A windowed query walks whole tiles: half a tile more on either side on average.
-    const double window = layer.window > 0 ? double(layer.window + kv::kTileTokens) : prefix + asked;
-    const bool last = l + 1 == config.layers.size();
-    if (!last) flops += per_key * prefix * std::min(window, prefix / 2);
-    flops += per_key * asked * std::min(window, prefix);
-  }
+  const size_t replied = std::min(shape.reply_tokens, shape.branch_tokens);
+  const size_t fed = shape.branch_tokens - std::min(replied, size_t{1});  // a reply's last token is not
+  Estimate estimate;
+  estimate.prefix_flops = forward_flops(config, 0, shape.prefix_tokens, 0);
+  estimate.branch_flops = double(shape.branches) * forward_flops(config, shape.prefix_tokens, fed, replied);
+  const size_t end = shape.prefix_tokens + fed;
+  if (end > 0) estimate.step_bytes = packed_.bytes() + cache_bytes_read(shapes_, profile, end - 1);
   // Measured on the phantom at 8K to 128K: norms, encoding and short products add about 60 % to the large
   // ones.
   constexpr double kOverhead = 1.6;
-  Estimate estimate;
-  estimate.seconds = flops / flops_per_second() * kOverhead;
+  estimate.prefix_seconds = estimate.prefix_flops / flops_per_second() * kOverhead;
+  estimate.branch_seconds = estimate.branch_flops / flops_per_second() * kOverhead;
   const auto bytes_under = [&](const Profile& p, size_t tokens) {
     return kv::bytes_for(shapes_, p, options_.page_tokens, tokens, size_t(options_.chunk_tokens));
   };

@@ -31,6 +31,14 @@ PackedModel::PackedModel(const Model& m, ThreadPool& pool) : model(&m) {
   m.files.check_intact();
 }
 
+double PackedModel::bytes() const {
+  double sum = double(head.byte_size());
+  for (const PackedLayer& w : layers)
+    for (const PackedMatrix* matrix : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down})
+      sum += double(matrix->byte_size());
+  return sum;
+}
+
 std::vector<kv::LayerShape> layer_shapes(const ModelConfig& config) {
   std::vector<kv::LayerShape> shapes;
   for (const LayerConfig& layer : config.layers) {

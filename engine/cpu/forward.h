@@ -31,6 +31,7 @@ struct PackedLayer {
 // Throws Error{bad_file} when the file lost bytes meanwhile.
 struct PackedModel {
   PackedModel(const Model& model, ThreadPool& pool);
+  double bytes() const;  // of all matrices: what a pass over one token reads of them
   const Model* model;
   std::vector<PackedLayer> layers;
   PackedMatrix head;

@@ -40,7 +40,7 @@ void print_rest(const Plan& plan, const std::vector<std::string>& done) {
   for (const PlannedGroup& group : plan.groups) {
     const std::string key = group_key(group.spec.task, group.spec.length, group.spec.haystack);
     if (std::find(done.begin(), done.end(), key) != done.end()) continue;
-    for (const Estimate& estimate : plan.cells[group.cell].per_arm) seconds += estimate.seconds;
+    for (const Estimate& estimate : plan.cells[group.cell].per_arm) seconds += estimate.seconds();
   }
   fmt::print(stderr, "done     {} of {} groups, about {} left\n", done.size(), plan.groups.size(),
              format_duration(seconds));
@@ -59,7 +59,8 @@ void resume_command(const ResumeOptions& options, const Context& context) {
   const std::unique_ptr<Engine> engine = open_engine(config.model, settings, context);
   const ChatTemplate chat = chat_of(engine->describe(), config.chat);
   check_same(run, suite, chat, engine->describe());
-  const Plan plan = make_plan(suite, chat, plan_arms(config.profiles, *engine), *engine);
+  const Plan plan = make_plan(suite, chat, plan_arms(config.profiles, *engine), *engine,
+                              known_speeds(engine->describe(), context));
   const std::vector<ArmRecord> arms = store.arms(run.id);
   check_arms(run, arms, plan);
   if (!context.quiet) {

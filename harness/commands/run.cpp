@@ -110,7 +110,8 @@ void run_command(const RunOptions& options, const Context& context) {
   // Planned once before static scales are measured, so that what cannot run is refused at once.
   plan_arms(profiles, *engine);
   resolve_profiles(profiles, *engine);
-  const Plan plan = make_plan(suite, chat, plan_arms(profiles, *engine), *engine);
+  const Plan plan =
+      make_plan(suite, chat, plan_arms(profiles, *engine), *engine, known_speeds(info, context));
   if (options.dry_run) return print_plan(plan, info, stdout);
   if (!store) store.emplace(open_store(context, Store::Mode::read_write));
   if (!context.quiet) print_plan(plan, info, stderr);

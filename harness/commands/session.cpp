@@ -1,10 +1,13 @@
 #include "harness/commands/session.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -16,6 +19,7 @@
 #include "harness/commands/terminal_table.h"
 #include "harness/environment.h"
 #include "harness/progress.h"
+#include "harness/record.h"
 #include "harness/runner.h"
 #include "reports/comparison.h"
 #include "reports/terminal.h"
@@ -155,6 +159,28 @@ void check_vocabulary(const Tokens& tokens, const EngineInfo& info, const std::s
           fmt::format("'kveval model tokenize {} --jsonl FILE' writes ids of this model", info.model));
 }
 
+bool draws_bar() {
+  const char* terminal = std::getenv("TERM");
+  return isatty(fileno(stderr)) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
+CleanEnd::CleanEnd(const Context& context) : context_(context) {
+  if (context.ends_cleanly != nullptr) context.ends_cleanly->store(true);
+}
+
+CleanEnd::~CleanEnd() {
+  if (context_.ends_cleanly != nullptr) context_.ends_cleanly->store(false);
+}
+
+bool CleanEnd::cancelled() const { return context_.interrupts != nullptr && context_.interrupts->load() > 0; }
+
+std::vector<SpeedRecord> known_speeds(const EngineInfo& engine, const Context& context) {
+  // A plan's times may be a guess: whatever is wrong with the file, who needs it will say so.
+  try {
+    return Store(context.db, Store::Mode::read_only).speeds(speed_key(engine, this_environment({})));
+  } catch (const Error&) { return {}; }
+}
+
 void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
   fmt::print(stream, "model    {} ({} layers, {} tokens of context, {}, {}, {} threads)\n", engine.model,
              engine.layers, engine.context, engine.compute, engine.simd, engine.threads);
@@ -177,7 +203,7 @@ void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
     double seconds = 0;
     size_t bytes = 0;
     for (const Estimate& estimate : cell.per_arm) {
-      seconds += cell.haystacks * estimate.seconds;
+      seconds += cell.haystacks * estimate.seconds();
       bytes = std::max(bytes, estimate.cache_bytes);
     }
     table.add({cell.task, length_name(cell.length), std::to_string(cell.haystacks),
@@ -185,6 +211,13 @@ void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
                format_bytes(double(bytes))});
   }
   fmt::print(stream, "{}", table.text());
+  if (plan.measured_ms) {
+    fmt::print(stream, "time     from 'kveval bench' of {:%Y-%m-%d}\n",
+               fmt::gmtime(std::time_t(*plan.measured_ms / 1000)));
+  } else {
+    fmt::print(stream, "time     is a guess: 'kveval bench --model {}{}' measures this machine\n",
+               engine.model, engine.compute == name_of(Compute::bfloat16) ? " --compute bf16" : "");
+  }
   fmt::print(stream, "estimate {}, {}, about {}, up to {} of cache\n", counted(plan.groups.size(), "group"),
              counted(plan.samples() * plan.arms.size(), "answer"), format_duration(plan.seconds()),
              format_bytes(double(plan.cache_bytes())));
@@ -192,21 +225,19 @@ void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
 
 void carry_out(Store& store, const std::string& run_id, const std::vector<ArmRecord>& arms, const Plan& plan,
                Engine& engine, const Context& context) {
-  if (context.ends_cleanly != nullptr) context.ends_cleanly->store(true);
-  const auto cancelled = [&] { return context.interrupts != nullptr && context.interrupts->load() > 0; };
   const int64_t begin = now_ms();
-  if (context.quiet) {
-    run_plan(store, run_id, arms, plan, engine, {cancelled, {}});
-  } else {
-    fmt::print(stderr, "run      {}\n", run_id);
-    const char* terminal = std::getenv("TERM");
-    const bool bar =
-        isatty(fileno(stderr)) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb";
-    ProgressPrinter printer(stderr, bar);
-    run_plan(store, run_id, arms, plan, engine,
-             {cancelled, [&](const Progress& progress) { printer.update(progress); }});
+  {
+    const CleanEnd clean_end(context);
+    const auto cancelled = [&] { return clean_end.cancelled(); };
+    if (context.quiet) {
+      run_plan(store, run_id, arms, plan, engine, {cancelled, {}});
+    } else {
+      fmt::print(stderr, "run      {}\n", run_id);
+      ProgressPrinter printer(stderr, draws_bar());
+      run_plan(store, run_id, arms, plan, engine,
+               {cancelled, [&](const Progress& progress) { printer.update(progress); }});
+    }
   }
-  if (context.ends_cleanly != nullptr) context.ends_cleanly->store(false);
   print_results(store, store.find_run(run_id), context);
   if (!context.quiet) {
     const bool has_baseline =

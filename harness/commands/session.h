@@ -47,6 +47,26 @@ void check_vocabulary(const Tokens& tokens, const EngineInfo& info, const std::s
 // Measures the static scales that profiles lack, on one fixed text.
 void resolve_profiles(std::vector<Profile>& profiles, Engine& engine);
 
+// Whether a bar can be drawn on stderr: a terminal that moves its cursor.
+bool draws_bar();
+
+// While one lives, a first signal does not end the process: who works asks cancelled() now and then and ends
+// cleanly.
+class CleanEnd {
+ public:
+  explicit CleanEnd(const Context& context);
+  ~CleanEnd();
+  CleanEnd(const CleanEnd&) = delete;
+  CleanEnd& operator=(const CleanEnd&) = delete;
+  bool cancelled() const;
+
+ private:
+  const Context& context_;
+};
+
+// What the database, if there is one that can be read, knows of this machine's speed with the engine's model.
+std::vector<SpeedRecord> known_speeds(const EngineInfo& engine, const Context& context);
+
 // Cells, arms, time and memory.
 void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream);
 

@@ -101,6 +101,111 @@ TEST(Planner, CountsWhatARunTakes) {
   EXPECT_EQ(plan.arms.front().cache_bytes_per_token, 7);
 }
 
+// ---- times from what was measured
+
+SpeedRecord speed(const char* profile, int64_t length, double flops_per_second, double decode_seconds,
+                  int64_t measured_ms = 1) {
+  SpeedRecord record;
+  record.profile = profile;
+  record.length = length;
+  record.prefix_flops = 1e6;
+  record.prefill_seconds = 1e6 / flops_per_second;
+  record.decode_seconds = decode_seconds;
+  record.measured_ms = measured_ms;
+  return record;
+}
+
+Plan planned(const char* profiles, const std::vector<SpeedRecord>& speeds,
+             std::vector<int> lengths = {4096}) {
+  const FakeEngine engine = engine_of(1 << 20);
+  return make_plan(niah(std::move(lengths), 2, 3), plain_chat(),
+                   plan_arms(parse_profile_list(profiles), engine), engine, speeds);
+}
+
+TEST(PlannedTimes, AreAGuessWithoutFigures) {
+  EXPECT_EQ(planned("fp16", {}).measured_ms, std::nullopt);
+  const PlannedCell cell = planned("fp16", {}).cells.front();
+  EXPECT_DOUBLE_EQ(cell.per_arm[0].prefix_seconds, 0.5 * double(cell.shape.prefix_tokens));
+}
+
+TEST(PlannedTimes, ComeFromThePrefillAndTheDecodingMeasured) {
+  const Plan plan = planned("fp16", {speed("fp16", 4096, 2e6, 0.25, 77)});
+  EXPECT_EQ(plan.measured_ms, 77);
+  const PlannedCell& cell = plan.cells.front();
+  // The fake engine counts 1,000 FLOPs a token.
+  EXPECT_DOUBLE_EQ(cell.per_arm[0].prefix_seconds, 1000 * double(cell.shape.prefix_tokens) / 2e6);
+  const double work = 1000 * double(cell.shape.branches * cell.shape.branch_tokens) / 2e6;
+  // A step reads the cache of prefix and branch; the measured one read 4,097 tokens'.
+  const double step = 0.25 * double(cell.shape.prefix_tokens + cell.shape.branch_tokens) / 4097;
+  ASSERT_GT(cell.shape.reply_tokens, 1u);
+  const double steps = double(cell.shape.reply_tokens - 1) * step;
+  EXPECT_GE(cell.per_arm[0].branch_seconds, work + steps);
+  EXPECT_LE(cell.per_arm[0].branch_seconds, 3 * work + steps);
+  EXPECT_DOUBLE_EQ(plan.seconds(), 2 * cell.per_arm[0].seconds());
+}
+
+TEST(PlannedTimes, TakeTheNearestLengthInRatioOfTheSameProfile) {
+  const auto rate = [](const char* profile, const std::vector<SpeedRecord>& speeds, int length) {
+    const Estimate estimate = planned(profile, speeds, {length}).cells.front().per_arm[0];
+    return estimate.prefix_flops / estimate.prefix_seconds;
+  };
+  const std::vector<SpeedRecord> speeds = {speed("fp16", 2048, 1e6, 1), speed("fp16", 32768, 3e6, 1),
+                                           speed("int8", 131072, 7e6, 1)};
+  EXPECT_NEAR(rate("fp16", speeds, 1024), 1e6, 1);
+  EXPECT_NEAR(rate("fp16", speeds, 7000), 1e6, 1);
+  EXPECT_NEAR(rate("fp16", speeds, 9000), 3e6, 1);  // nearer to 2,048 in tokens
+  EXPECT_NEAR(rate("fp16", speeds, 200000), 3e6, 1);
+  EXPECT_NEAR(rate("int8", speeds, 1024), 7e6, 1);
+  EXPECT_NEAR(rate("e4m3", speeds, 1024), 1e6, 1);  // of any profile
+  EXPECT_NEAR(rate("e4m3", speeds, 200000), 7e6, 1);
+  EXPECT_NEAR(rate("int8,mode=transcode", speeds, 1024), 7e6, 1);
+}
+
+TEST(PlannedTimes, AreAsOldAsTheOldestFigureTheyComeFrom) {
+  const std::vector<SpeedRecord> speeds = {speed("fp16", 4096, 1e6, 1, 30), speed("int8", 4096, 1e6, 1, 20),
+                                           speed("e5m2", 4096, 1e6, 1, 10)};
+  EXPECT_EQ(planned("fp16,int8", speeds).measured_ms, 20);
+  EXPECT_EQ(planned("fp16", speeds).measured_ms, 30);
+}
+
+TEST(PlannedTimes, TranscodingPrefillsOnceAGroup) {
+  const std::vector<std::vector<SpeedRecord>> both = {{}, {speed("fp16", 4096, 2e6, 0.25)}};
+  for (const std::vector<SpeedRecord>& speeds : both) {
+    const PlannedCell once =
+        planned("fp16,mode=transcode,int8,mode=transcode,e4m3,mode=transcode", speeds).cells.front();
+    const PlannedCell each = planned("fp16,int8,e4m3", speeds).cells.front();
+    EXPECT_EQ(once.per_arm[0].prefix_seconds, each.per_arm[0].prefix_seconds);
+    for (const size_t arm : {size_t{1}, size_t{2}}) {
+      EXPECT_GT(each.per_arm[arm].prefix_seconds, 0);
+      EXPECT_EQ(once.per_arm[arm].prefix_seconds, 0);
+      EXPECT_EQ(once.per_arm[arm].branch_seconds, each.per_arm[arm].branch_seconds);
+    }
+  }
+}
+
+TEST(PlannedTimes, ASharePassesFromNothingToAll) {
+  const FakeEngine engine = engine_of(1 << 20);
+  for (const char* profiles : {"fp16", "fp16,mode=transcode,int8,mode=transcode"}) {
+    const Plan plan = planned(profiles, {speed("fp16", 4096, 2e6, 0.25)});
+    const PlannedCell& cell = plan.cells.front();
+    const size_t arm = plan.arms.size() - 1;
+    const auto share = [&](uint64_t done) {
+      return share_done(engine, cell.shape, plan.arms[arm].profile, cell.per_arm[arm], done);
+    };
+    const size_t all = cell.shape.prefix_tokens + cell.shape.branches * cell.shape.branch_tokens;
+    EXPECT_EQ(share(0), 0);
+    EXPECT_NEAR(share(all), 1, 1e-9);
+    EXPECT_LE(share(2 * all), 1);
+    double last = 0;
+    for (size_t done = 0; done <= all; done += all / 17) {
+      EXPECT_GE(share(done), last);
+      last = share(done);
+    }
+    EXPECT_NEAR(share(cell.shape.prefix_tokens),
+                cell.per_arm[arm].prefix_seconds / cell.per_arm[arm].seconds(), 1e-9);
+  }
+}
+
 TEST(Planner, RefusesACellThatDoesNotFit) {
   const FakeEngine engine = engine_of(4096);
   const auto arms = plan_arms(parse_profile_list("fp16"), engine);

@@ -33,8 +33,7 @@ Progress halfway() {
   progress.groups = 20;
   progress.done_cost = 30;
   progress.total_cost = 120;
-  progress.cell = "niah 32k";
-  progress.haystack = 3;
+  progress.place = "niah 32k #3";
   progress.arm = "e4m3";
   return progress;
 }

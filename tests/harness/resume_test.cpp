@@ -222,7 +222,7 @@ TEST(Run, ProgressRisesToTheWhole) {
                                           EXPECT_GE(progress.done_cost, last - 1e-9);
                                           EXPECT_LE(progress.done_cost, progress.total_cost * (1 + 1e-9));
                                           EXPECT_GE(progress.groups_done, groups);
-                                          EXPECT_FALSE(progress.cell.empty());
+                                          EXPECT_FALSE(progress.place.empty());
                                           last = progress.done_cost;
                                           total = progress.total_cost;
                                           groups = progress.groups_done;
