@@ -1,4 +1,4 @@
-// Attention at the end of 8,192 keys, one thread: a chunk of 256 tokens, and one token (decoding). Every
+// Attention at the end of 8,192 keys, a chunk of 256 tokens on one thread, and one token (decoding). Every
 // format is decoded from its own codes; int8 with a scale per token.
 #include <benchmark/benchmark.h>
 
@@ -19,7 +19,7 @@ constexpr size_t kKeys = 8192;
 constexpr int kPageTokens = 256;
 
 void attention(benchmark::State& state, const cpu::Kernels& kernels, const char* profile, int head_dim,
-               int group, int tokens) {
+               int group, int tokens, int threads) {
   // Decoding walks more cache than fits anywhere but in memory.
   const kv::LayerShape shape{1, head_dim, 0};
   const kv::PageLayout layout = kv::page_layout(shape, parse_profile(profile), 0, kPageTokens);
@@ -37,21 +37,20 @@ void attention(benchmark::State& state, const cpu::Kernels& kernels, const char*
   const size_t n = size_t(tokens) * size_t(group) * size_t(head_dim);
   std::vector<float> q(n), out(n);
   for (float& x : q) x = float(random.uniform() - 0.5) * 0.1f;
-  cpu::ThreadPool pool(1);
+  cpu::ThreadPool pool(threads);
   cpu::Attention attention(kernels, pool);
 
   const size_t first = kKeys - size_t(tokens);
-  const double peak = peak_of(kernels);
   size_t next = 0;
   for (auto _ : state) {
     const cpu::AttentionSegment segment{tables[next++ % copies].data(), first, tokens, q.data(), out.data()};
     attention.run({group, 0, &layout}, {&segment, 1});
     benchmark::DoNotOptimize(out.data());
   }
+  if (tokens == 1) return report_bytes(state, double(pages * layout.page_bytes), threads);
   double keys = 0;
   for (int i = 0; i < tokens; i++) keys += double(first) + i + 1;
-  report(state, 4.0 * head_dim * group * keys, peak);
-  if (tokens == 1) state.SetBytesProcessed(int64_t(state.iterations()) * int64_t(pages * layout.page_bytes));
+  report(state, 4.0 * head_dim * group * keys, peak_of(kernels));
 }
 
 [[maybe_unused]] const bool registered = [] {
@@ -66,9 +65,13 @@ void attention(benchmark::State& state, const cpu::Kernels& kernels, const char*
                                    "/head_dim:" + std::to_string(heads.head_dim) +
                                    "/group:" + std::to_string(heads.group) +
                                    "/tokens:" + std::to_string(tokens);
-          benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-            attention(state, *kernels, profile, heads.head_dim, heads.group, tokens);
-          });
+          for (const int threads : tokens == 1 ? thread_counts() : std::vector{1}) {
+            auto* const added = benchmark::RegisterBenchmark(
+                (name + "/threads:" + std::to_string(threads)).c_str(), [=](benchmark::State& state) {
+                  attention(state, *kernels, profile, heads.head_dim, heads.group, tokens, threads);
+                });
+            if (tokens == 1) added->UseRealTime();
+          }
         }
   return true;
 }();

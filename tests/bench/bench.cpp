@@ -1,6 +1,7 @@
 #include "tests/bench/bench.h"
 
 #include <map>
+#include <thread>
 
 #include "engine/cpu/ceilings.h"
 
@@ -18,6 +19,11 @@ double bandwidth_of(int threads) {
   const auto [it, unknown] = known.try_emplace(threads, 0.0);
   if (unknown) it->second = cpu::measure_bytes_per_second(threads);
   return it->second;
+}
+
+std::vector<int> thread_counts() {
+  const int cores = int(std::thread::hardware_concurrency());
+  return cores > 1 ? std::vector{1, cores} : std::vector{1};
 }
 
 }  // namespace kveval::bench

@@ -36,4 +36,15 @@ inline void report(benchmark::State& state, double flops, double peak) {
   state.counters["of_peak"] = Counter(flops / peak, Counter::kIsIterationInvariantRate);
 }
 
+// The same of what is bound by memory: bytes/s and their share of what so many threads can read. The
+// benchmark must go by the clock on the wall (UseRealTime): CPU times are those of one thread.
+inline void report_bytes(benchmark::State& state, double bytes, int threads) {
+  using benchmark::Counter;
+  state.SetBytesProcessed(int64_t(double(state.iterations()) * bytes));
+  state.counters["of_bandwidth"] = Counter(bytes / bandwidth_of(threads), Counter::kIsIterationInvariantRate);
+}
+
+// One thread, and as many as there are cores.
+std::vector<int> thread_counts();
+
 }  // namespace kveval::bench
