@@ -61,11 +61,12 @@ struct AttentionKernels {
 inline constexpr int kRowsInFlight = 24;  // their scores, [24][64] floats, stay in L1
 
 constexpr size_t attention_scratch_floats(int rows, int head_dim) {
+  // q with a format's factor in it, of the rows in flight; in bfloat16 all rows' q as pairs.
+  const int q_rows = rows / 2 + 1 > kRowsInFlight ? rows / 2 + 1 : kRowsInFlight;
   return 2 * size_t(kTileKeys) * size_t(head_dim)     // one tile's keys and values as floats
          + size_t(kRowsInFlight) * size_t(kTileKeys)  // scores, then weights
-         // q with a format's factor in it, or (bfloat16) all rows' q as pairs
-         + size_t(rows > kRowsInFlight ? rows : kRowsInFlight) * size_t(head_dim) +
-         2 * size_t(kTileKeys);  // scales with a format's factor in them
+         + 2 * size_t(kTileKeys)                      // scales with a format's factor in them
+         + size_t(q_rows) * size_t(head_dim);
 }
 
 }  // namespace kveval::cpu

@@ -14,8 +14,6 @@ namespace kveval::KVEVAL_LEVEL {
 namespace {
 
 using cpu::MergedState;
-using cpu::SpanState;
-using cpu::TileVisit;
 
 // Rows whose accumulators fit in registers beside the codes: 9 x 2 zmm, 6 x 1 pair of ymm.
 constexpr int kPassRows = kRegisters == 32 ? 9 : 6;
@@ -134,56 +132,18 @@ constexpr Reader kReader = {S == Side::keys ? decode_keys<F, Scaled> : decode_va
 
 template <Side S>
 Reader reader(Format format, bool scaled) {
-  switch (format) {
-    case Format::f32: return scaled ? kReader<S, Format::f32, true> : kReader<S, Format::f32, false>;
-    case Format::fp16: return scaled ? kReader<S, Format::fp16, true> : kReader<S, Format::fp16, false>;
-    case Format::bf16: return scaled ? kReader<S, Format::bf16, true> : kReader<S, Format::bf16, false>;
-    case Format::e4m3: return scaled ? kReader<S, Format::e4m3, true> : kReader<S, Format::e4m3, false>;
-    case Format::e5m2: return scaled ? kReader<S, Format::e5m2, true> : kReader<S, Format::e5m2, false>;
-    case Format::int8: return scaled ? kReader<S, Format::int8, true> : kReader<S, Format::int8, false>;
-  }
-  return {};
-}
-
-// ---------------------------------------------------------------------- softmax
-
-// n rows of 64 scores become weights in place; maxima and lane sums move on, `correction` is what earlier
-// sums and outputs must be multiplied with.
-void softmax(float* scores, int n, float* m, float* l, float* correction) {
-  float largest_score[kPaddedRows];
-  for (size_t r = 0; r < size_t(n); r++) {
-    const float* s = scores + r * kTile;
-    largest_score[r] = largest(max(max(load(s), load(s + 16)), max(load(s + 32), load(s + 48))));
-  }
-  for (size_t r = 0; r < size_t(n); r += 16) {
-    const V before = load(m + r), now = max(load(largest_score + r), before);
-    store(correction + r, exp2(sub(before, now)));
-    store(largest_score + r, now);
-  }
-  std::memcpy(m, largest_score, size_t(n) * sizeof(float));
-  for (size_t r = 0; r < size_t(n); r++) {
-    float* s = scores + r * kTile;
-    const V base = splat(m[r]);
-    V weight[4];
-#pragma GCC unroll 4
-    for (size_t i = 0; i < 4; i++) {
-      weight[i] = exp2(sub(load(s + 16 * i), base));
-      store(s + 16 * i, weight[i]);
-    }
-    const V tile_sum = add(add(weight[0], weight[1]), add(weight[2], weight[3]));
-    store(l + r * 16, fma(load(l + r * 16), splat(correction[r]), tile_sum));
-  }
+  return for_format(format, scaled, []<Format F, bool Scaled>() { return kReader<S, F, Scaled>; });
 }
 
 // ---------------------------------------------------------------------- spans
 
-struct Scratch {
-  float* key_panels;    // [64 / 16][head_dim][16]
-  float* value_panels;  // [head_dim / 16][64][16]
-  float* scores;        // [kRowsInFlight][kTileKeys]
-  float* q;             // [kRowsInFlight][head_dim]
-  float* k_scale;       // [kTileKeys]
-  float* v_scale;       // [kTileKeys]
+struct Float32 {
+  static constexpr int kPerDword = 1, kNarrowRows = 0;
+  KVEVAL_INLINE V exp2(V x) { return KVEVAL_LEVEL::exp2(x); }
+  KVEVAL_INLINE void put_weights(float* s, const V (&weight)[4]) {
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) store(s + 16 * i, weight[i]);
+  }
 };
 
 void scale_all(const float* from, float factor, size_t n, float* to) {
@@ -209,7 +169,7 @@ void few_rows(const AttentionRows& rows, const TileVisit& visit, const TileVisit
   }
   keys.thin(n, tile, q, HeadDim, scratch.scores, kTileKeys, nullptr);
   mask(rows, visit.first_key, row, n, scratch.scores);
-  softmax(scratch.scores, n, state.m + row, state.l + size_t(row) * 16, correction);
+  softmax<Float32>(scratch.scores, n, state.m + row, state.l + size_t(row) * 16, correction);
 
   tile = {visit.v, visit.v_scale, kTileKeys, HeadDim, next ? next->v : nullptr};
   if (values.factor != 1.f) {
@@ -223,28 +183,10 @@ void few_rows(const AttentionRows& rows, const TileVisit& visit, const TileVisit
   values.thin(n, tile, scratch.scores, kTileKeys, state.o + size_t(row) * HeadDim, HeadDim, correction);
 }
 
-// The rows of one visit against decoded panels.
-template <int HeadDim>
-void many_rows(const AttentionRows& rows, const TileVisit& visit, const SpanState& state,
-               const Scratch& scratch) {
-  float correction[kPaddedRows];
-  for (int row = visit.row_begin, n; row < visit.row_end; row += n) {
-    n = visit.row_end - row < kRowsInFlight ? visit.row_end - row : kRowsInFlight;
-    multiply_panels<HeadDim>(n, rows.q + size_t(row) * HeadDim, scratch.key_panels, kTileKeys, scratch.scores,
-                             kTileKeys, nullptr);
-    mask(rows, visit.first_key, row, n, scratch.scores);
-    softmax(scratch.scores, n, state.m + row, state.l + size_t(row) * 16, correction);
-    multiply_panels<kTileKeys>(n, scratch.scores, scratch.value_panels, HeadDim,
-                               state.o + size_t(row) * HeadDim, HeadDim, correction);
-  }
-}
-
 template <int HeadDim>
 void attend(const AttentionRows& rows, const TileVisit* visits, int count, bool more, const SpanState& state,
             const Scratch& scratch) {
-  for (int r = 0; r < rows.rows; r++) state.m[r] = kMinusInfinity;
-  std::memset(state.l, 0, size_t(rows.rows) * 16 * sizeof(float));
-  std::memset(state.o, 0, size_t(rows.rows) * HeadDim * sizeof(float));
+  clear<HeadDim>(rows.rows, state);
   const uint8_t* decoded = nullptr;  // the tile the panels hold: forks that share it meet it again
   for (int i = 0; i < count; i++) {
     const TileVisit& visit = visits[i];
@@ -260,7 +202,7 @@ void attend(const AttentionRows& rows, const TileVisit* visits, int count, bool 
       values.decode(visit.v, next ? next->v : nullptr, visit.v_scale, HeadDim, scratch.value_panels);
       decoded = visit.k;
     }
-    many_rows<HeadDim>(rows, visit, state, scratch);
+    attend_panels<Float32, HeadDim>(rows, visit, rows.q, state, scratch);
   }
 }
 
@@ -268,20 +210,9 @@ void attend(const AttentionRows& rows, const TileVisit* visits, int count, bool 
 
 void attend_span(const AttentionRows& rows, const TileVisit* visits, int count, bool more,
                  const SpanState& state, float* scratch) {
-  const size_t tile = kTile * size_t(rows.head_dim);
-  Scratch parts{};
-  parts.key_panels = scratch;
-  parts.value_panels = parts.key_panels + tile;
-  parts.scores = parts.value_panels + tile;
-  parts.q = parts.scores + kRowsInFlight * kTile;
-  parts.k_scale = parts.q + size_t(kRowsInFlight) * size_t(rows.head_dim);
-  parts.v_scale = parts.k_scale + kTileKeys;
-  switch (rows.head_dim) {
-    case 64: return attend<64>(rows, visits, count, more, state, parts);
-    case 128: return attend<128>(rows, visits, count, more, state, parts);
-    case 256: return attend<256>(rows, visits, count, more, state, parts);
-    default: return;  // Attention::run refuses other sizes
-  }
+  for_head_dim(rows.head_dim, [&]<int HeadDim>() {
+    attend<HeadDim>(rows, visits, count, more, state, scratch_of(scratch, HeadDim));
+  });
 }
 
 void merge_span(int rows, int head_dim, const SpanState& span, const MergedState& total) {

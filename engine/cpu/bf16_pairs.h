@@ -10,11 +10,16 @@
 
 #include "engine/cpu/simd.h"
 
-#ifndef __AVX512BF16__
+#ifndef KVEVAL_BF16_PAIRS
 #error "bf16_pairs.h is for *_bf16.cpp files"
 #endif
 
 namespace kveval::KVEVAL_LEVEL {
+
+// sum + x * w of the earlier halves, then + x * w of the later ones.
+KVEVAL_INLINE V multiply_add(V x, V w, V sum) {
+  return {_mm512_dpbf16_ps(sum.v, (__m512bh)x.v, (__m512bh)w.v)};
+}
 
 // Lane r: earlier[r], later[r], rounded.
 KVEVAL_INLINE V pairs(V earlier, V later) {

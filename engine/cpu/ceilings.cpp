@@ -63,7 +63,7 @@ void dot_512() {
                   KVEVAL_FOUR_MORE("vdpbf16ps", "%%zmm15, %%zmm15"),
               "vzeroupper\n");
 }
-// What a multiply-add costs without FMA: a product and a sum.
+// What a multiply-add costs without FMA: a product and a sum. scalar.cpp uses FMA where there is one.
 void sse() { KVEVAL_LOOP(KVEVAL_EACH("mulps", "%%xmm15", "xmm") KVEVAL_EACH("addps", "%%xmm15", "xmm"), ""); }
 
 struct Chains {
@@ -74,8 +74,10 @@ struct Chains {
 Chains chains_of(const Kernels& kernels) {
   constexpr double kInstructions = double(kChains) * kSteps;
   const std::string_view level = kernels.name;
-  if (level == "scalar") return {sse, 2 * 4 * kInstructions};
-  if (kernels.compute == Compute::bfloat16) return {dot_512, 2.0 * 32 * kDotChains * kSteps};
+  const bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (level == "scalar" && !fma) return {sse, 2 * 4 * kInstructions};
+  if (level == "avx512" && kernels.compute == Compute::bfloat16)
+    return {dot_512, 2.0 * 32 * kDotChains * kSteps};
   if (level == "avx512") return {fma_512, 2 * 16 * kInstructions};
   return {fma_256, 2 * 8 * kInstructions};
 }
@@ -112,29 +114,29 @@ struct Part {
 // One window of time, long enough for thousands of steps and shorter than a time slice.
 constexpr auto kWindow = std::chrono::milliseconds(1);
 
-// What all threads get done in a window, a second: each calls step(thread), which returns how much it did,
-// until the window closes. It opens when all are there. A thread that another program holds up counts less
-// and holds up nobody.
+// What all threads get done a second: each calls step(thread), which returns how much it did, until a window
+// of time has passed that opens when all are there. A thread that another program holds up counts less and
+// holds up nobody.
 double rate_of(ThreadPool& pool, const std::function<double(int thread)>& step) {
   const int threads = pool.size();
   std::atomic<int> missing{threads};
-  std::atomic<Clock::time_point> close{};
+  std::atomic<Clock::time_point> open{};
   std::vector<double> done(size_t(threads), 0.0);
   pool.run(threads, [&](int, int thread) {
-    if (--missing == 0) close = Clock::now() + kWindow;
-    for (int spins = 1; close.load() == Clock::time_point{}; spins++) {
+    if (--missing == 0) open = Clock::now();
+    for (int spins = 1; open.load() == Clock::time_point{}; spins++) {
       _mm_pause();
       if (spins % 1000 == 0) std::this_thread::yield();
     }
     double sum = 0;
-    for (;;) {
-      const double amount = step(thread);
-      if (Clock::now() > close.load()) break;
-      sum += amount;
+    Clock::duration passed{};
+    while (passed < kWindow) {
+      sum += step(thread);
+      passed = Clock::now() - open.load();
     }
-    done[size_t(thread)] = sum;
+    done[size_t(thread)] = sum / std::chrono::duration<double>(passed).count();
   });
-  return std::accumulate(done.begin(), done.end(), 0.0) / std::chrono::duration<double>(kWindow).count();
+  return std::accumulate(done.begin(), done.end(), 0.0);
 }
 
 // The best of 80 windows, or of as many as fit into 120 ms where threads wait for a core.
@@ -159,7 +161,7 @@ double measure_flops_per_second(const Kernels& kernels, int threads) {
 
 double measure_bytes_per_second(int threads) {
   ThreadPool pool(threads);
-  const size_t cores = std::min(size_t(threads), size_t(std::thread::hardware_concurrency()));
+  const size_t cores = std::min(size_t(threads), size_t(usable_cores()));
   const size_t bytes =  // of each thread
       std::max(kLeastBytes, kBytesPerCore * cores) / size_t(threads) / kPieceBytes * kPieceBytes;
   Buffer buffer(bytes * size_t(threads) / sizeof(float));

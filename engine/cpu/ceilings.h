@@ -11,11 +11,12 @@ struct Ceilings {
 };
 
 // Of `threads` threads together, by the clock on the wall; the best of many short tries, so that other
-// programs cost little. 0.2 to 0.4 s and, for a moment, 256 MB or more.
+// programs cost little. 0.2 to 0.4 s and, for a moment, 256 MB or more. Throws Error{run} when memory runs
+// out.
 Ceilings measure_ceilings(const Kernels& kernels, int threads);
 
 // Independent chains in registers of the instruction the kernels multiply with: an FMA, a bfloat16 dot
-// product, or, at the scalar level, SSE products and sums.
+// product, or, at the scalar level on a CPU without FMA, SSE products and sums.
 double measure_flops_per_second(const Kernels& kernels, int threads);
 
 // Sums of a buffer that no cache holds, each thread its own part. Throws Error{run} when memory runs out.

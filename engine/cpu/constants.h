@@ -13,7 +13,8 @@ inline constexpr float kExp2[] = {1.f,
                                   0.00961843691766262f,
                                   0.0013398875016719103f,
                                   0.00015353361959569156f};
-// The same to 2.8e-6, for softmax weights that are rounded to bfloat16 (2e-3): degree 4.
+// The same to 2.8e-6, for softmax weights that are rounded to bfloat16 (2e-3) and the corrections of their
+// sums: degree 4.
 inline constexpr float kExp2Short[] = {1.f, 0.6931241750717163f, 0.24024099111557007f, 0.055906426161527634f,
                                        0.009582852944731712f};
 inline constexpr float kRound =

@@ -12,7 +12,8 @@ namespace kveval::cpu {
 
 // Multiply-adds x 2 of positions first .. first + tokens of one sequence, logits wanted behind the last
 // `wanted` of them: every matrix product, and 4 * heads * head_dim for each key that a query sees. Behind the
-// last layer's keys and values only the wanted positions are computed. However tokens are cut into chunks.
+// last layer's keys and values only the wanted positions are computed; wanted <= tokens. The same however the
+// tokens are cut into chunks.
 double forward_flops(const ModelConfig& config, size_t first, size_t tokens, size_t wanted);
 
 // Bytes of codes and scales that the query at `position` reads, in all layers.

@@ -1,8 +1,6 @@
 #include "engine/cpu/cpu_engine.h"
 
 #include <fmt/format.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -24,12 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Cores this process may use: a container's limit counts, the machine's number does not.
-int usable_cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
 CpuEngineOptions checked(CpuEngineOptions options) {
@@ -326,9 +318,10 @@ Estimate CpuEngine::estimate(const GroupShape& shape, const Profile& profile) co
   const ModelConfig& config = model_->config;
   const size_t replied = std::min(shape.reply_tokens, shape.branch_tokens);
   const size_t fed = shape.branch_tokens - std::min(replied, size_t{1});  // a reply's last token is not
+  const size_t wanted = std::min(replied, fed);  // logits behind the last fed one and those before it
   Estimate estimate;
   estimate.prefix_flops = forward_flops(config, 0, shape.prefix_tokens, 0);
-  estimate.branch_flops = double(shape.branches) * forward_flops(config, shape.prefix_tokens, fed, replied);
+  estimate.branch_flops = double(shape.branches) * forward_flops(config, shape.prefix_tokens, fed, wanted);
   const size_t end = shape.prefix_tokens + fed;
   if (end > 0) estimate.step_bytes = packed_.bytes() + cache_bytes_read(shapes_, profile, end - 1);
   // Measured on the phantom at 8K to 128K: norms, encoding and short products add about 60 % to the large

@@ -12,8 +12,6 @@ constexpr int kRowBlock = 32;
 // Logits are produced this many rows at a time, so that scoring many tokens of a 256K vocabulary stays small.
 constexpr int kLogitRows = 16;
 
-const std::vector<float> kNoBias;
-
 size_t padded(int rows) { return (size_t(rows) + kLanes - 1) / kLanes * kLanes; }
 
 }  // namespace
@@ -69,11 +67,13 @@ void Forward::run(kv::Cache& cache, std::span<const Feed> feeds, const OnLogits&
     const PackedLayer& w = packed_.layers[size_t(layer)];
 
     const bool last = layer == layers - 1;
-    const Linear q{w.q, vectors.q_bias, q_}, k{w.k, vectors.k_bias, k_}, v{w.v, vectors.v_bias, v_};
+    const Linear q{w.q, q_, vectors.q_bias}, k{w.k, k_, vectors.k_bias}, v{w.v, v_, vectors.v_bias};
 
     normalize(vectors.attention_norm, rows.count);
-    last ? multiply({k, v}, h_.data(), rows.count, width())
-         : multiply({q, k, v}, h_.data(), rows.count, width());
+    if (last)
+      multiply({k, v}, h_.data(), rows.count, width());
+    else
+      multiply({q, k, v}, h_.data(), rows.count, width());
     normalize_heads(vectors.k_norm, k_.data(), shape.kv_heads, padded(w.k.rows), rows.count);
     rotate(shape, k_.data(), shape.kv_heads, padded(w.k.rows), rows.count);
     write_cache(cache, feeds, layer);
@@ -224,7 +224,7 @@ void Forward::attend(kv::Cache& cache, int layer, const Rows& rows) {
 // gate = act(gate h) * (up h), what W_down reads.
 void Forward::feed_forward(const PackedLayer& w, int rows) {
   const size_t ff = padded(w.gate.rows);
-  multiply({{w.gate, kNoBias, gate_}, {w.up, kNoBias, up_}}, h_.data(), rows, width());
+  multiply({{w.gate, gate_}, {w.up, up_}}, h_.data(), rows, width());
   const auto activate =
       config_.activation == Activation::silu ? kernels_.silu_multiply : kernels_.gelu_multiply;
   for_rows(rows, [&](int i) {
@@ -238,7 +238,7 @@ void Forward::emit_logits(std::span<const Feed> feeds, int rows, const OnLogits&
   size_t feed = 0, index = feeds[0].first_wanted;
   for (int first = 0; first < rows; first += kLogitRows) {
     const int count = std::min(kLogitRows, rows - first);
-    multiply({{packed_.head, kNoBias, logits_}}, h_.data() + size_t(first) * width(), count, width());
+    multiply({{packed_.head, logits_}}, h_.data() + size_t(first) * width(), count, width());
     for (int i = 0; i < count; i++) {
       while (index >= feeds[feed].tokens.size()) index = feeds[++feed].first_wanted;
       on_logits(feed, index++, {logits_.data() + size_t(i) * padded(packed_.head.rows), vocabulary});
@@ -264,7 +264,7 @@ void Forward::multiply(std::initializer_list<Linear> all, const float* in, int r
 // x += in W^T, normalized first where the architecture says so.
 void Forward::add_product(const PackedMatrix& w, const std::vector<float>& post_norm, const float* in,
                           int rows, size_t in_stride) {
-  multiply({{w, kNoBias, projected_}}, in, rows, in_stride);
+  multiply({{w, projected_}}, in, rows, in_stride);
   for_rows(rows, [&](int i) {
     float* const product = projected_.data() + size_t(i) * padded(w.rows);
     if (!post_norm.empty())

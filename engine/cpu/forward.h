@@ -1,6 +1,6 @@
 // The forward pass: tokens of one or more sequences in, logits of the positions asked for out.
 //
-// Arithmetic is float32 throughout, or its sums of products bfloat16 (kernels.h); the only thing that differs
+// Arithmetic is float32 throughout, or multiplies bfloat16 operands (compute.h); the only thing that differs
 // between two profiles is what the cache gives back. A row's result depends on its own sequence alone, never
 // on which rows share the batch.
 #pragma once
@@ -83,8 +83,8 @@ class Forward {
   // out = in W^T + bias, for all of them at once; rows of `out` are padded(weights.rows) floats apart.
   struct Linear {
     const PackedMatrix& weights;
-    const std::vector<float>& bias;
     Buffer& out;
+    std::span<const float> bias{};  // empty: none
   };
   void multiply(std::initializer_list<Linear> all, const float* in, int rows, size_t in_stride);
   void add_product(const PackedMatrix& w, const std::vector<float>& post_norm, const float* in, int rows,

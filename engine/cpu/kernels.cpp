@@ -64,10 +64,8 @@ std::array<Level, 5> levels() {
 }
 
 [[noreturn]] void refuse_bf16() {
-  throw Error(
-      ErrorKind::usage, "this CPU lacks AVX512_BF16, the instructions for bfloat16 arithmetic",
-      "use float32, the default; KVEVAL_SIMD=scalar computes the same bits without them, but in hours "
-      "what takes seconds");
+  throw Error(ErrorKind::usage, "this CPU lacks AVX512_BF16, the instructions for bfloat16 arithmetic",
+              "use float32, the default; KVEVAL_SIMD=scalar computes the same bits without them, far slower");
 }
 
 }  // namespace
@@ -94,6 +92,7 @@ const Kernels& kernels_wanted(const char* wanted, Compute compute) {
     if (name.empty() || level.kernels.name == name) return level.kernels;
     available += available.empty() ? level.kernels.name : std::string(", ") + level.kernels.name;
   }
+  if (compute == Compute::bfloat16 && name == avx512::kernels.name) refuse_bf16();
   const bool exists = name == avx2::kernels.name || name == avx512::kernels.name;
   const std::string lacks = compute == Compute::bfloat16 && name == avx2::kernels.name
                                 ? " has no bfloat16 arithmetic"

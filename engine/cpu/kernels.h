@@ -2,7 +2,7 @@
 // every level gives the same bits: `scalar` is the definition, written to be read; avx2 and avx512 are one
 // source over vectors of 16 float lanes, compiled twice (design: a zmm or two ymm).
 //
-// A bfloat16 table is its level's float32 table with other sums of products (bf16_kernels.h). There are two:
+// A bfloat16 table is its level's float32 table with other products (bf16_kernels.h). There are two:
 // scalar, and avx512 on CPUs that have AVX512_BF16.
 //
 // Rules that make it so: every product-sum is a chain of fused multiply-adds in a stated order; horizontal
@@ -58,7 +58,7 @@ size_t gemm_scratch_floats(int m, int cols);
 
 // The best level this CPU has, or the one KVEVAL_SIMD=scalar|avx2|avx512 names. Throws Error{usage} when the
 // variable names a level this CPU lacks or no level at all, and for bfloat16 on a CPU that lacks AVX512_BF16,
-// unless the variable asks for scalar: that is no way to run a suite.
+// unless the variable asks for scalar, which is for tests: far too slow for a suite.
 const Kernels& kernels(Compute compute = Compute::float32);
 // What kernels() would be if KVEVAL_SIMD were `wanted`; null or empty: not set.
 const Kernels& kernels_wanted(const char* wanted, Compute compute = Compute::float32);

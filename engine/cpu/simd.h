@@ -130,14 +130,16 @@ KVEVAL_INLINE float fma1(float a, float b, float c) {
 }
 
 // 2^x for x < 128; +0 below kExp2Lowest and for NaN.
-KVEVAL_INLINE V exp2(V x) {
+template <int Count>
+KVEVAL_INLINE V exp2(V x, const float (&coefficients)[Count]) {
   const V t = add(x, splat(cpu::kRound));
   const V r = sub(x, sub(t, splat(cpu::kRound)));
-  V p = splat(cpu::kExp2[6]);
+  V p = splat(coefficients[Count - 1]);
 #pragma GCC unroll 6
-  for (int i = 5; i >= 0; i--) p = fma(p, r, splat(cpu::kExp2[i]));
+  for (int i = Count - 2; i >= 0; i--) p = fma(p, r, splat(coefficients[i]));
   return scale_by_power(p, t, x);
 }
+KVEVAL_INLINE V exp2(V x) { return exp2(x, cpu::kExp2); }
 
 // ---------------------------------------------------------------------- 16 codes to floats
 

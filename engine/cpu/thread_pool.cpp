@@ -1,7 +1,9 @@
 #include "engine/cpu/thread_pool.h"
 
 #include <immintrin.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -113,6 +115,11 @@ struct ThreadPool::State {
     caller_sleeps = false;
   }
 };
+
+int usable_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   if (threads < 1) {

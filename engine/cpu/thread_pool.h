@@ -6,6 +6,9 @@
 
 namespace kveval::cpu {
 
+// Cores this process may use: a container's limit counts, the machine's number does not.
+int usable_cores();
+
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);  // >= 1; the caller is one of them, so 1 starts none

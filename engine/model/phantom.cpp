@@ -25,7 +25,7 @@ constexpr int kHeadDim = 256;
 constexpr int kOffsets = 8;  // heads of layer 0
 constexpr int kWindow = 16;
 constexpr int kFeedForward = 16;  // zeros; one block of the engines' row interleave
-constexpr int kLeastContext = 1024, kUsualContext = 262144;
+constexpr int kLeastContext = 1024;
 constexpr double kTheta = 1e4;
 constexpr double kScoreScale = 16;  // sqrt(kHeadDim): attention divides by it
 constexpr double kConstant = 16;    // the stream's other parts have squared length 2 to 3, this one 256
@@ -379,7 +379,7 @@ PhantomOptions parse_phantom(std::string_view specification) {
 std::string canonical(const PhantomOptions& options) {
   std::string text = fmt::format("phantom:kappa={},beta={},rho={},seed={},outlier={}", options.kappa,
                                  options.beta, options.rho, options.seed, options.outlier);
-  if (options.context != kUsualContext) text += fmt::format(",context={}", options.context);
+  if (options.context != PhantomOptions{}.context) text += fmt::format(",context={}", options.context);
   return text;
 }
 

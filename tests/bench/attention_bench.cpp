@@ -3,12 +3,13 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
-#include "engine/cpu/aligned.h"
 #include "engine/cpu/attention.h"
 #include "engine/kv/cache.h"
+#include "engine/kv/page_pool.h"
 #include "engine/random.h"
 #include "tests/bench/bench.h"
 
@@ -23,16 +24,20 @@ void attention(benchmark::State& state, const cpu::Kernels& kernels, const char*
   // Decoding walks more cache than fits anywhere but in memory.
   const kv::LayerShape shape{1, head_dim, 0};
   const kv::PageLayout layout = kv::page_layout(shape, parse_profile(profile), 0, kPageTokens);
-  const size_t pages = kKeys / kPageTokens, page_floats = layout.page_bytes / sizeof(float);
+  const size_t pages = kKeys / kPageTokens;
   const size_t copies = tokens == 1 ? (size_t(256) << 20) / (pages * layout.page_bytes) + 1 : 1;
-  cpu::Buffer memory(copies * pages * page_floats);
   Random random(1);
-  const auto bytes = reinterpret_cast<uint8_t*>(memory.data());
   // The byte 0x38 .. 0x3b is 1 .. 1.4 as e4m3, 0.5 .. 0.9 as e5m2, and finite and near it in every other
   // format.
-  for (size_t i = 0; i < memory.size() * sizeof(float); i++) bytes[i] = uint8_t(0x38 + random.below(4));
+  std::vector<uint8_t> codes(layout.page_bytes);
+  for (uint8_t& code : codes) code = uint8_t(0x38 + random.below(4));
+  kv::PagePool memory(layout.page_bytes);
   std::vector<std::vector<const uint8_t*>> tables(copies);
-  for (size_t i = 0; i < copies * pages; i++) tables[i / pages].push_back(bytes + i * layout.page_bytes);
+  for (size_t i = 0; i < copies * pages; i++) {
+    uint8_t* const page = memory.take()->codes();
+    std::memcpy(page, codes.data(), codes.size());
+    tables[i / pages].push_back(page);
+  }
 
   const size_t n = size_t(tokens) * size_t(group) * size_t(head_dim);
   std::vector<float> q(n), out(n);

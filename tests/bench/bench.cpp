@@ -1,9 +1,9 @@
 #include "tests/bench/bench.h"
 
 #include <map>
-#include <thread>
 
 #include "engine/cpu/ceilings.h"
+#include "engine/cpu/thread_pool.h"
 
 namespace kveval::bench {
 
@@ -22,7 +22,7 @@ double bandwidth_of(int threads) {
 }
 
 std::vector<int> thread_counts() {
-  const int cores = int(std::thread::hardware_concurrency());
+  const int cores = cpu::usable_cores();
   return cores > 1 ? std::vector{1, cores} : std::vector{1};
 }
 

@@ -23,9 +23,9 @@ inline std::string name_of(const cpu::Kernels& kernels) {
   return kernels.name + std::string(kernels.compute == Compute::bfloat16 ? "_bf16" : "");
 }
 
-// FLOP/s of one thread, of the instruction the kernels multiply with; measured once.
+// FLOP/s of one thread, of the instruction the kernels multiply with; measured at the first use.
 double peak_of(const cpu::Kernels& kernels);
-// Bytes/s that so many threads read from memory together; measured once.
+// Bytes/s that so many threads read from memory together; measured at the first use.
 double bandwidth_of(int threads);
 
 // Shows GFLOP/s, the peak and their ratio. Times are CPU times: other programs cost accuracy, not a factor.

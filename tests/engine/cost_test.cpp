@@ -64,6 +64,18 @@ TEST(Cost, IsThatOfEveryTokenLayerAndKey) {
   }
 }
 
+// One that is all reply: its first token stands for the question's last.
+TEST(Cost, OfABranchWithoutAQuestion) {
+  Random random(3);
+  const ModelConfig config = small_config(random);
+  const auto engine = make_cpu_engine(std::make_shared<Model>(random_model(config, 3)));
+  for (const size_t prefix : {size_t{0}, size_t{100}}) {
+    EXPECT_EQ(engine->estimate({prefix, 1, 1, 1}, parse_profile("fp16")).branch_flops, 0);
+    EXPECT_DOUBLE_EQ(engine->estimate({prefix, 2, 3, 3}, parse_profile("fp16")).branch_flops,
+                     2 * cpu::forward_flops(config, prefix, 2, 2));
+  }
+}
+
 TEST(Cost, DoesNotDependOnHowTokensAreCut) {
   Random random(5);
   const ModelConfig config = small_config(random);

@@ -107,15 +107,23 @@ TEST(GoldenLogits, Smollm2) { expect_golden_logits("smollm2-135m", {}, kCaches);
 TEST(GoldenLogitsSlow, Gemma3) { expect_golden_logits("gemma3-270m", {}, kCaches); }
 TEST(GoldenLogitsSlow, Qwen25Coder) { expect_golden_logits("qwen2.5-coder-1.5b", {}, kCaches); }
 
-// Operands of 8 bits, in every layer: what that does to the likelihood is small beside e4m3.
-constexpr Cache kBfloat16Caches[] = {{"none", "f32", 0.02, 1.0},   {"f16", "fp16", 0.02, kAny},
-                                     {"bf16", "bf16", 0.02, kAny}, {"e4m3", "e4m3", 0.04, kAny},
-                                     {"e5m2", "e5m2", 0.07, kAny}, {"int8tok", "int8", 0.02, kAny}};
+// Operands of 8 bits, in every layer. Measured on smollm2 (largest logit error .31 under f32): NLL off by .0009
+// under f32, at most .0002 under fp16 and bf16, .004 under int8, .011 under e4m3, .014 under e5m2; the limits are
+// about twice that.
+constexpr Cache kBfloat16Caches[] = {{"none", "f32", 0.003, 0.6},   {"f16", "fp16", 0.003, kAny},
+                                     {"bf16", "bf16", 0.003, kAny}, {"e4m3", "e4m3", 0.025, kAny},
+                                     {"e5m2", "e5m2", 0.03, kAny},  {"int8tok", "int8", 0.01, kAny}};
 
-TEST(GoldenLogits, Smollm2InBfloat16) {
+void expect_golden_logits_in_bfloat16(const std::string& name, std::span<const Cache> caches) {
   const cpu::Kernels* const kernels = cpu::kernels_named("avx512", Compute::bfloat16);
   if (kernels == nullptr) GTEST_SKIP() << "this CPU lacks AVX512_BF16";
-  expect_golden_logits("smollm2-135m", {.kernels = kernels}, kBfloat16Caches);
+  expect_golden_logits(name, {.kernels = kernels}, caches);
+}
+
+TEST(GoldenLogits, Smollm2InBfloat16) { expect_golden_logits_in_bfloat16("smollm2-135m", kBfloat16Caches); }
+TEST(GoldenLogitsSlow, Gemma3InBfloat16) { expect_golden_logits_in_bfloat16("gemma3-270m", kBfloat16Caches); }
+TEST(GoldenLogitsSlow, Qwen25CoderInBfloat16) {
+  expect_golden_logits_in_bfloat16("qwen2.5-coder-1.5b", kBfloat16Caches);
 }
 
 }  // namespace
