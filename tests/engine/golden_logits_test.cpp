@@ -107,12 +107,12 @@ TEST(GoldenLogits, Smollm2) { expect_golden_logits("smollm2-135m", {}, kCaches);
 TEST(GoldenLogitsSlow, Gemma3) { expect_golden_logits("gemma3-270m", {}, kCaches); }
 TEST(GoldenLogitsSlow, Qwen25Coder) { expect_golden_logits("qwen2.5-coder-1.5b", {}, kCaches); }
 
-// Operands of 8 bits, in every layer. Measured on smollm2 (largest logit error .31 under f32): NLL off by .0009
-// under f32, at most .0002 under fp16 and bf16, .004 under int8, .011 under e4m3, .014 under e5m2; the limits are
-// about twice that.
-constexpr Cache kBfloat16Caches[] = {{"none", "f32", 0.003, 0.6},   {"f16", "fp16", 0.003, kAny},
-                                     {"bf16", "bf16", 0.003, kAny}, {"e4m3", "e4m3", 0.025, kAny},
-                                     {"e5m2", "e5m2", 0.03, kAny},  {"int8tok", "int8", 0.01, kAny}};
+// Operands of 8 bits, in every layer. Measured at most, over the three checkpoints: NLL off by .0025 under
+// f32 (largest logit error .93: keys of qwen2.5-coder, which a bfloat16 cache rounds alike: .07), .0016 under
+// fp16, .002 under bf16, .008 under int8, .027 under e4m3, .030 under e5m2. The limits are about twice that.
+constexpr Cache kBfloat16Caches[] = {{"none", "f32", 0.005, 1.5},  {"f16", "fp16", 0.005, kAny},
+                                     {"bf16", "bf16", 0.005, 0.6}, {"e4m3", "e4m3", 0.05, kAny},
+                                     {"e5m2", "e5m2", 0.06, kAny}, {"int8tok", "int8", 0.015, kAny}};
 
 void expect_golden_logits_in_bfloat16(const std::string& name, std::span<const Cache> caches) {
   const cpu::Kernels* const kernels = cpu::kernels_named("avx512", Compute::bfloat16);
