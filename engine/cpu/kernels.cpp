@@ -72,7 +72,7 @@ std::array<Level, 5> levels() {
 
 size_t gemm_scratch_floats(int m, int cols) {
   const size_t blocks = (size_t(m) + size_t{kGemmPanels} * kLanes) * kGemmDepth;
-  const size_t pairs = (size_t(cols) + 2 * kLanes - 1) / (2 * kLanes) * kLanes;  // of a row
+  const size_t pairs = (size_t(cols) + size_t{2} * kLanes - 1) / (size_t{2} * kLanes) * kLanes;  // of a row
   return m > kGemmFewRows ? blocks : std::max(blocks, size_t(m) * pairs);
 }
 

@@ -289,7 +289,7 @@ void attend(const cpu::AttentionRows& rows, const cpu::TileVisit* visits, int co
       for (int i = 0; i < n; i++) keys[i] *= visit->k_scale[i % kTileKeys];
     if (visit->v_scale)
       for (int i = 0; i < n; i++) values[i] *= visit->v_scale[i / rows.head_dim];
-    for (float* x = keys; x != keys + 2 * n; x++) *x = Arithmetic::operand(*x);  // values too
+    for (float* x = keys; x != keys + size_t{2} * size_t(n); x++) *x = Arithmetic::operand(*x);  // values too
     for (int row = visit->row_begin; row < visit->row_end; row++)
       attend_tile<Arithmetic>(rows.head_dim, rows.q + size_t(row) * head_dim, keys, values, visit->first_key,
                               rows.position[row], rows.window, state.o + size_t(row) * head_dim,

@@ -146,10 +146,11 @@ TEST(Cost, AStepReadsTheWeightsAndTheKeysInSight) {
     }
     return sum;
   };
-  double weights = double((config.vocabulary + 15) / 16 * 16) * config.width;
+  const auto padded = [](int rows) { return rows + (16 - rows % 16) % 16; };  // to whole row blocks
+  double weights = double(padded(config.vocabulary)) * config.width;
   for (const LayerConfig& layer : config.layers) {
     weights += 2.0 * (layer.heads + layer.kv_heads) * config.head_dim * config.width;
-    weights += 2.0 * ((layer.ff + 15) / 16 * 16) * config.width + double(layer.ff) * config.width;
+    weights += 2.0 * padded(layer.ff) * config.width + double(layer.ff) * config.width;
   }
   weights *= sizeof(float);
   for (const size_t prefix : {size_t{20}, size_t{1000}}) {
