@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "engine/profile.h"
 
@@ -17,6 +19,13 @@ enum class Compute : uint8_t {
 // As runs record it. Static: SIMD levels see this header.
 static constexpr const char* name_of(Compute compute) {
   return compute == Compute::float32 ? "float32" : "bfloat16";
+}
+
+// The arithmetic of that name, by a record or by a user, who may also say "bf16".
+static constexpr std::optional<Compute> compute_named(std::string_view name) {
+  if (name == "float32") return Compute::float32;
+  if (name == "bfloat16" || name == "bf16") return Compute::bfloat16;
+  return std::nullopt;
 }
 
 // The 16-bit cache that belongs to it: the baseline arm, skipped layers, the source of a transcoded cache.

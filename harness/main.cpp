@@ -25,8 +25,8 @@ constexpr int kUsage = 2, kRunError = 5, kInterrupted = 130;
 std::atomic<int> interrupts{0};
 std::atomic<bool> ends_cleanly{false};
 
-// While a run is carried out the first signal lets it mark where it stopped. The second does not wait, nor
-// does the first where there is nothing to mark: reading and planning leave nothing half done.
+// The first signal lets a run mark where it stopped, and a bench say so. The second does not wait, nor does
+// the first elsewhere: reading and planning leave nothing half done.
 void on_interrupt(int) {
   if (interrupts.fetch_add(1) > 0 || !ends_cleanly.load()) _exit(kInterrupted);
 }

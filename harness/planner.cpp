@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 
 #include "engine/compute.h"
 #include "engine/error.h"
+#include "engine/model/config.h"
 
 namespace kveval {
 namespace {
@@ -42,27 +44,23 @@ GroupShape shape_of(const SampleGroup& group, const Task& task) {
   return shape;
 }
 
-// The speed of `profile` measured at the length nearest to `tokens`, in ratio.
+// The speed measured at the length nearest to `tokens`, in ratio; one of `profile` before any other.
 const SpeedRecord* nearest(const std::vector<SpeedRecord>& speeds, std::string_view profile, size_t tokens) {
-  const auto distance = [tokens](const SpeedRecord& speed) {
-    return std::abs(std::log(double(speed.length) / double(tokens)));
+  const auto rank = [&](const SpeedRecord& speed) {
+    return std::pair(speed.profile != profile, std::abs(std::log(double(speed.length) / double(tokens))));
   };
-  const SpeedRecord* best = nullptr;
-  for (const SpeedRecord& speed : speeds) {
-    if (!profile.empty() && speed.profile != profile) continue;
-    if (best == nullptr || distance(speed) < distance(*best)) best = &speed;
-  }
-  return best == nullptr && !profile.empty() ? nearest(speeds, {}, tokens) : best;
+  const auto best = std::ranges::min_element(speeds, {}, rank);
+  return best == speeds.end() ? nullptr : &*best;
 }
 
-// Replaces a guess by what was measured.
-void set_seconds(Estimate& estimate, const SpeedRecord& speed, const GroupShape& shape, const Engine& engine,
-                 const Profile& profile) {
+// Replaces a guess by what was measured, which may be of another profile.
+void set_seconds(Estimate& estimate, const SpeedRecord& speed, const GroupShape& shape,
+                 const Engine& engine) {
   const double seconds_per_flop = speed.prefill_seconds / speed.prefix_flops;
   estimate.prefix_seconds = estimate.prefix_flops * seconds_per_flop;
   // A step of all branches together takes one branch's time, which is that of reading, and the others' work.
-  const size_t length = size_t(speed.length);
-  const double measured_bytes = engine.estimate({length, 1, 1, 1}, profile).step_bytes;
+  const double measured_bytes =
+      engine.estimate({size_t(speed.length), 1, 1, 1}, parse_profile(speed.profile)).step_bytes;
   const double step_seconds = speed.decode_seconds * estimate.step_bytes / measured_bytes;
   const size_t steps =
       shape.reply_tokens > 0 ? shape.reply_tokens - 1 : 0;  // the first comes with the question
@@ -80,7 +78,7 @@ Estimate estimate_of(size_t index, const std::vector<PlannedArm>& arms, const Gr
   Profile as_measured = profile;
   as_measured.mode = CacheMode::as_you_go;
   if (const SpeedRecord* speed = nearest(speeds, canonical(as_measured), shape.prefix_tokens)) {
-    set_seconds(estimate, *speed, shape, engine, profile);
+    set_seconds(estimate, *speed, shape, engine);
     measured_ms = std::min(measured_ms.value_or(speed->measured_ms), speed->measured_ms);
   }
   // The first arm's 16-bit prefill serves all of the group's.
@@ -94,7 +92,8 @@ PlannedCell plan_cell(const GroupSpec& spec, const ChatTemplate& chat, const Eng
     throw Error(ErrorKind::usage,
                 fmt::format("{} at {} does not fit {}, whose context is {} tokens", spec.task,
                             length_name(spec.length), info.model, info.context),
-                fmt::format("choose lengths up to {} with --lengths", length_name(info.context)));
+                room_hint(info, size_t(spec.length),
+                          fmt::format("choose lengths up to {} with --lengths", length_name(info.context))));
   }
   if (info.tokenizer == nullptr) {
     throw Error(ErrorKind::usage, fmt::format("{} has no tokenizer to build prompts with", info.model));
@@ -147,10 +146,9 @@ std::vector<PlannedArm> plan_arms(const std::vector<Profile>& profiles, const En
     arms.push_back({profile, name, false, bytes_per_token(engine, profile)});
   }
   // A server that multiplies in bfloat16 keeps its 16-bit cache in it.
-  const bool bfloat16 = engine.describe().compute == name_of(Compute::bfloat16);
-  const Format first = wide_format(bfloat16 ? Compute::bfloat16 : Compute::float32),
-               second = wide_format(bfloat16 ? Compute::float32 : Compute::bfloat16);
-  for (const Format format : {first, second, Format::f32}) {
+  std::array formats = {wide_format(Compute::float32), wide_format(Compute::bfloat16), Format::f32};
+  if (compute_named(engine.describe().compute) == Compute::bfloat16) std::swap(formats[0], formats[1]);
+  for (const Format format : formats) {
     const auto it = std::find_if(arms.begin(), arms.end(), [format](const PlannedArm& arm) {
       return stores_both_in(arm.profile, format);
     });
@@ -215,6 +213,12 @@ PromptGroup prompt_of(const SampleGroup& group) {
     prompt.branches.push_back({{{sample.question_tokens, sample.question, Ask::score, sample.target}}});
   }
   return prompt;
+}
+
+std::string room_hint(const EngineInfo& engine, size_t tokens, std::string otherwise) {
+  const bool phantom = engine.model.substr(0, engine.model.find(':')) == "phantom";
+  if (!phantom || tokens > size_t{kMaxContext}) return otherwise;
+  return fmt::format("the phantom's context={} makes room", tokens);
 }
 
 Decoding decoding_of(const Task& task) {

@@ -66,7 +66,7 @@ ChatTemplate chat_of(const EngineInfo& engine, std::string_view choice);
 // Throws Error{usage} for a cell that the model's context or the task cannot hold, and for a suite that names
 // the same cell twice. Generates one haystack a cell to know its shape. `speeds` are this machine's with this
 // model: what an arm's seconds come from is the one measured at the nearest length, in ratio, under the arm's
-// profile, or under any where that has none.
+// profile, or under any where that has none. Their profiles must be ones that parse.
 Plan make_plan(const Suite& suite, ChatTemplate chat, std::vector<PlannedArm> arms, const Engine& engine,
                const std::vector<SpeedRecord>& speeds = {});
 
@@ -74,6 +74,10 @@ Plan make_plan(const Suite& suite, ChatTemplate chat, std::vector<PlannedArm> ar
 // makes late tokens dearer.
 double share_done(const Engine& engine, const GroupShape& shape, const Profile& profile, const Estimate& full,
                   uint64_t done);
+
+// What a user can do whose `tokens` do not fit the engine's context: a phantom may be given a longer one,
+// else `otherwise`.
+std::string room_hint(const EngineInfo& engine, size_t tokens, std::string otherwise);
 
 // What one sample asks of an engine: its answer, and the likelihood of the right one.
 PromptGroup prompt_of(const SampleGroup& group);

@@ -16,7 +16,7 @@ constexpr size_t kBarWidth = 24;
 constexpr double kEnoughForEta = 0.01;
 
 double share(const Progress& progress) {
-  if (progress.total_cost <= 0) return progress.groups_done == progress.groups ? 1 : 0;
+  if (progress.total_cost <= 0) return progress.done == progress.total ? 1 : 0;
   return std::clamp(progress.done_cost / progress.total_cost, 0.0, 1.0);
 }
 
@@ -62,7 +62,7 @@ std::string progress_bar(const Progress& progress, double elapsed_seconds, size_
   const auto filled = static_cast<size_t>(done * double(kBarWidth));
   std::string line =
       fmt::format("{:3} %  [{}{}]  {}/{} {}", int(done * 100), std::string(filled, '#'),
-                  std::string(kBarWidth - filled, '.'), progress.groups_done, progress.groups, progress.unit);
+                  std::string(kBarWidth - filled, '.'), progress.done, progress.total, progress.unit);
   const std::string left = time_left(progress, elapsed_seconds), place = where(progress);
   if (!left.empty()) line += "  " + left;
   if (!place.empty()) line += "  " + place;
@@ -71,8 +71,8 @@ std::string progress_bar(const Progress& progress, double elapsed_seconds, size_
 }
 
 std::string progress_text(const Progress& progress, double elapsed_seconds) {
-  std::string line = fmt::format("progress {} %, {} of {} {}", int(share(progress) * 100),
-                                 progress.groups_done, progress.groups, progress.unit);
+  std::string line = fmt::format("progress {} %, {} of {} {}", int(share(progress) * 100), progress.done,
+                                 progress.total, progress.unit);
   const std::string left = time_left(progress, elapsed_seconds), place = where(progress);
   if (!left.empty()) line += ", " + left;
   if (!place.empty()) line += fmt::format(" ({})", place);

@@ -12,8 +12,8 @@ namespace kveval {
 // do: weights for a bar and an ETA, not promises.
 struct Progress {
   std::string unit = "groups";
-  size_t groups_done = 0;  // those of an earlier, interrupted process included
-  size_t groups = 0;
+  size_t done = 0;  // those of an earlier, interrupted process included
+  size_t total = 0;
   double done_cost = 0;
   double total_cost = 0;
   std::string place;  // "niah 32k #3"

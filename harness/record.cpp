@@ -132,7 +132,6 @@ RunConfig config_of(const RunRecord& run) {
     RunConfig config;
     config.model = json.at("model").get<std::string>();
     config.chat = json.value("chat", "plain");  // runs from before there were templates do not say
-    if (json.value("compute", "float32") == name_of(Compute::bfloat16)) config.compute = Compute::bfloat16;
     for (const Json& profile : json.at("profiles"))
       config.profiles.push_back(profile_from_json(profile.dump()));
     return config;

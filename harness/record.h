@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/compute.h"
 #include "engine/engine.h"
 #include "harness/environment.h"
 #include "harness/planner.h"
@@ -13,11 +12,10 @@
 
 namespace kveval {
 
-// Everything that can change a result; RunRecord::config_json.
+// What of RunRecord::config_json a run is resumed from. Its arithmetic is the record's own.
 struct RunConfig {
-  std::string model;  // specification
-  std::string chat;   // "auto" or "plain": chat_of
-  Compute compute = Compute::float32;
+  std::string model;              // specification
+  std::string chat;               // "auto" or "plain": chat_of
   std::vector<Profile> profiles;  // resolved: static scales included
 };
 

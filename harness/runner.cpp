@@ -209,10 +209,10 @@ class Loop {
   void run() {
     const EngineInfo info = engine_.describe();
     for (const std::string& key : store_.done_groups(run_id_)) done_.insert(key);
-    progress_.groups = plan_.groups.size();
+    progress_.total = plan_.groups.size();
     for (const PlannedGroup& group : plan_.groups) {
       if (is_done(group)) {
-        ++progress_.groups_done;
+        ++progress_.done;
       } else {
         for (const Estimate& estimate : plan_.cells[group.cell].per_arm)
           progress_.total_cost += estimate.seconds();
@@ -223,7 +223,7 @@ class Loop {
     }
   }
 
-  size_t groups_done() const { return progress_.groups_done; }
+  size_t groups_done() const { return progress_.done; }
 
  private:
   bool is_done(const PlannedGroup& group) const {
@@ -246,7 +246,7 @@ class Loop {
           return alive();
         });
     store_.commit_group(run_id_, result);
-    ++progress_.groups_done;
+    ++progress_.done;
     progress_.done_cost = cost_before;
     for (const Estimate& estimate : cell.per_arm) progress_.done_cost += estimate.seconds();
     tell();

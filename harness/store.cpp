@@ -177,7 +177,8 @@ SQLite::Database open_store_file(const fs::path& path, Store::Mode mode, int pat
 
 void throw_store_error(const SQLite::Exception& error, const fs::path& path, bool opening) {
   const std::string file = path.string();
-  const std::string resume = "free what is missing, then 'kveval resume': whole groups are kept";
+  const std::string go_on =
+      "free what is missing; a run then goes on with 'kveval resume', its whole groups are kept";
   switch (error.getErrorCode()) {
     case SQLITE_NOTADB:
       throw Error(ErrorKind::bad_file, fmt::format("'{}' is not a SQLite database", file),
@@ -190,7 +191,7 @@ void throw_store_error(const SQLite::Exception& error, const fs::path& path, boo
       throw Error(opening ? ErrorKind::bad_file : ErrorKind::run,
                   fmt::format("'{}' is locked by another process", file),
                   opening ? "wait until it is done, or name another file with --db"
-                          : "wait until it is done, then 'kveval resume'");
+                          : "wait until it is done; a run then goes on with 'kveval resume'");
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_CANTOPEN:
@@ -199,9 +200,9 @@ void throw_store_error(const SQLite::Exception& error, const fs::path& path, boo
                               opening ? "open" : "write", file),
                   "make both readable and writable, or name another file with --db");
     case SQLITE_FULL:
-      throw Error(ErrorKind::run, fmt::format("the disk that holds '{}' is full", file), resume);
+      throw Error(ErrorKind::run, fmt::format("the disk that holds '{}' is full", file), go_on);
     case SQLITE_IOERR:
-      throw Error(ErrorKind::run, fmt::format("cannot write '{}': {}", file, error.what()), resume);
+      throw Error(ErrorKind::run, fmt::format("cannot write '{}': {}", file, error.what()), go_on);
     default: throw Error(ErrorKind::run, fmt::format("the database '{}' failed: {}", file, error.what()));
   }
 }

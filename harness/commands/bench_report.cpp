@@ -16,8 +16,16 @@ std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); 
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
-  return values[values.size() / 2];
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
+
+// The prompt's last token is fed with the answer.
+double prefill_tokens_per_second(const Measurement& m) {
+  return double(m.tokens - 1) / median(m.prefill_seconds);
+}
+
+double decode_tokens_per_second(const Measurement& m) { return 1 / median(m.decode_seconds); }
 
 double prefill_of_ceiling(const Measurement& m, const cpu::Ceilings& ceilings) {
   return m.prefill_flops / median(m.prefill_seconds) / ceilings.flops_per_second;
@@ -53,14 +61,13 @@ std::string bench_table(const BenchResult& result) {
   columns.push_back({"cache B/token", Align::right});
   TextTable table(columns);
   for (const Measurement& m : result.all) {
-    const double prefill = median(m.prefill_seconds), decode = median(m.decode_seconds);
-    std::vector<std::string> row = {m.profile,
+    std::vector<std::string> row = {canonical(m.profile),
                                     std::to_string(m.tokens),
-                                    fmt::format("{:.2f}", prefill),
-                                    fmt::format("{:.0f}", double(m.tokens - 1) / prefill),
+                                    fmt::format("{:.2f}", median(m.prefill_seconds)),
+                                    fmt::format("{:.0f}", prefill_tokens_per_second(m)),
                                     percent(prefill_of_ceiling(m, result.ceilings)),
-                                    fmt::format("{:.2f}", decode * 1e3),
-                                    fmt::format("{:.1f}", 1 / decode),
+                                    fmt::format("{:.2f}", median(m.decode_seconds) * 1e3),
+                                    fmt::format("{:.1f}", decode_tokens_per_second(m)),
                                     percent(decode_of_ceiling(m, result.ceilings))};
     if (result.questions > 0) {
       row.push_back(fmt::format("{:.2f}", median(m.questions_seconds)));
@@ -79,18 +86,20 @@ std::string bench_table(const BenchResult& result) {
 nlohmann::json bench_json(const BenchResult& result) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Measurement& m : result.all) {
-    nlohmann::json row = {{"profile", m.profile},
+    nlohmann::json row = {{"profile", canonical(m.profile)},
                           {"tokens", m.tokens},
                           {"cache_bytes_per_token", m.cache_bytes},
                           {"prefill_seconds", m.prefill_seconds},
+                          {"prefill_tokens_per_second", prefill_tokens_per_second(m)},
                           {"prefill_flops", m.prefill_flops},
                           {"prefill_of_ceiling", prefill_of_ceiling(m, result.ceilings)},
+                          {"prefill_user_cpu_seconds", m.prefill_cpu_seconds},
                           {"decode_seconds_per_token", m.decode_seconds},
+                          {"decode_tokens_per_second", decode_tokens_per_second(m)},
                           {"decode_bytes", m.decode_bytes},
                           {"decode_flops", m.decode_flops},
                           {"decode_of_ceiling", decode_of_ceiling(m, result.ceilings)},
-                          {"user_cpu_seconds", m.cpu_seconds},
-                          {"questions", result.questions}};
+                          {"decode_user_cpu_seconds", m.decode_cpu_seconds}};
     if (result.questions > 0) {
       row["questions_seconds"] = m.questions_seconds;
       row["questions_prefix_seconds"] = m.questions_prefix_seconds;
@@ -108,6 +117,7 @@ nlohmann::json bench_json(const BenchResult& result) {
           {"compute", engine.compute},
           {"decoded_tokens", result.decoded_tokens},
           {"rounds", result.rounds},
+          {"questions", result.questions},
           {"ceiling",
            {{"flops_per_second", result.ceilings.flops_per_second},
             {"bytes_per_second", result.ceilings.bytes_per_second}}},

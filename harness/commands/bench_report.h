@@ -8,20 +8,22 @@
 
 #include "engine/cpu/ceilings.h"
 #include "engine/engine.h"
+#include "engine/profile.h"
 
 namespace kveval {
 
 // Of one profile at one length; each list has one entry a round.
 struct Measurement {
-  std::string profile;
+  Profile profile;
   size_t tokens = 0;
   double cache_bytes = 0;  // a token
 
   double prefill_flops = 0;
   std::vector<double> prefill_seconds;
-  double decode_flops = 0, decode_bytes = 0;  // a token
-  std::vector<double> decode_seconds;         // a token
-  std::vector<double> cpu_seconds;            // of both
+  double decode_flops = 0;             // a token
+  double decode_bytes = 0;             // of the middle one: each reads more than the one before
+  std::vector<double> decode_seconds;  // a token
+  std::vector<double> prefill_cpu_seconds, decode_cpu_seconds;  // user time of all threads; of all tokens
 
   // A group of questions on the prompt.
   double questions_flops = 0;  // of prompt and questions
@@ -37,7 +39,10 @@ struct BenchResult {
   std::vector<Measurement> all;
 };
 
-double median(std::vector<double> values);  // not empty; the upper one of two
+double median(std::vector<double> values);  // not empty; of an even number the mean of the middle two
+
+double prefill_tokens_per_second(const Measurement& m);
+double decode_tokens_per_second(const Measurement& m);
 
 // Shares of what the machine can do. Decoding is bound by reading or by arithmetic, whichever takes longer.
 double prefill_of_ceiling(const Measurement& m, const cpu::Ceilings& ceilings);

@@ -24,7 +24,7 @@ struct Context {
   std::string color = "auto";    // --color: auto | always | never
   std::vector<std::string> argv;
   std::atomic<int>* interrupts = nullptr;  // SIGINT and SIGTERM so far
-  // True while a first signal ends a run cleanly; otherwise it ends the process at once.
+  // True while a first signal ends a run or a bench cleanly; otherwise it ends the process at once.
   std::atomic<bool>* ends_cleanly = nullptr;
 };
 

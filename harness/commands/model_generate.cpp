@@ -157,8 +157,7 @@ void add_model_generate(CLI::App& model, Context& context) {
       model.add_subcommand("generate", "One answer to a prompt, the likeliest token each time");
   add_model_argument(*command, options->model);
   command->add_option("prompt", options->prompt, "what to ask")->required();
-  command->add_option("--profile", options->profile, "cache profile ('kveval list profiles')")
-      ->default_str("fp16; with bf16 arithmetic bf16");
+  add_profile_option(*command, options->profile);
   command
       ->add_option("--max-tokens", options->max_tokens, "end the answer after so many tokens (default: 256)")
       ->check(CLI::Range(1, 1 << 20));

@@ -139,8 +139,7 @@ void add_model_logits(CLI::App& model, Context& context) {
   const auto options = std::make_shared<LogitsOptions>();
   CLI::App* command = model.add_subcommand("logits", "The largest logits behind every token, as JSON");
   add_model_argument(*command, options->model);
-  command->add_option("--profile", options->profile, "cache profile ('kveval list profiles')")
-      ->default_str("fp16; with bf16 arithmetic bf16");
+  add_profile_option(*command, options->profile);
   command
       ->add_option("--tokens", options->tokens_file,
                    "a JSON file with \"ids\"; they are taken as they are, BOS is not added")

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/compute.h"
 #include "engine/error.h"
 #include "harness/commands/commands.h"
 #include "harness/commands/session.h"
@@ -55,7 +56,8 @@ void resume_command(const ResumeOptions& options, const Context& context) {
   const RunConfig config = config_of(run);
   const Suite suite = suite_from_json(run.suite_json);
   EngineSettings settings = options.engine;
-  settings.compute = config.compute;
+  // An arithmetic that this version does not know is refused by check_same, as any other than the run's.
+  settings.compute = compute_named(run.compute).value_or(Compute::float32);
   const std::unique_ptr<Engine> engine = open_engine(config.model, settings, context);
   const ChatTemplate chat = chat_of(engine->describe(), config.chat);
   check_same(run, suite, chat, engine->describe());
@@ -64,7 +66,7 @@ void resume_command(const ResumeOptions& options, const Context& context) {
   const std::vector<ArmRecord> arms = store.arms(run.id);
   check_arms(run, arms, plan);
   if (!context.quiet) {
-    print_plan(plan, engine->describe(), stderr);
+    print_plan(plan, engine->describe(), settings, context, stderr);
     print_rest(plan, store.done_groups(run.id));
   }
 

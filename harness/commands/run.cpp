@@ -112,9 +112,9 @@ void run_command(const RunOptions& options, const Context& context) {
   resolve_profiles(profiles, *engine);
   const Plan plan =
       make_plan(suite, chat, plan_arms(profiles, *engine), *engine, known_speeds(info, context));
-  if (options.dry_run) return print_plan(plan, info, stdout);
+  if (options.dry_run) return print_plan(plan, info, options.engine, context, stdout);
   if (!store) store.emplace(open_store(context, Store::Mode::read_write));
-  if (!context.quiet) print_plan(plan, info, stderr);
+  if (!context.quiet) print_plan(plan, info, options.engine, context, stderr);
 
   const RunRecord run =
       record_of(suite, plan, info.model, options.chat, info, this_environment(context.argv), now_ms());
@@ -133,11 +133,7 @@ void add_run_command(CLI::App& app, Context& context) {
   command->add_option("--model", options->model, "the model ('kveval list models')")
       ->envname("KVEVAL_MODEL")
       ->capture_default_str();
-  command
-      ->add_option("--profiles", options->profiles,
-                   "cache profiles, separated by commas ('kveval list profiles')")
-      ->envname("KVEVAL_PROFILES")
-      ->default_str(default_profiles(Compute::float32) + "; with bf16 arithmetic bf16 for fp16");
+  add_profiles_option(*command, options->profiles);
   command
       ->add_option("--lengths", options->lengths,
                    "prompt lengths, such as 8k,32k,128k (default: the suite's)")
@@ -152,8 +148,8 @@ void add_run_command(CLI::App& app, Context& context) {
       ->type_name("FILE");
   command
       ->add_option("--mode", options->mode,
-                   "as-you-go: prefill reads the quantized cache as servers do; transcode: one fp16 prefill, "
-                   "quantized afterwards")
+                   "as-you-go: prefill reads the quantized cache as servers do; transcode: one 16-bit "
+                   "prefill, quantized afterwards")
       ->check(CLI::IsMember({"as-you-go", "transcode"}));
   add_chat_option(*command, options->chat);
   add_compute_option(*command, options->engine);

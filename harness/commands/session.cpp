@@ -6,11 +6,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "engine/cpu/cpu_engine.h"
 #include "engine/error.h"
@@ -39,6 +41,27 @@ void print_results(const Store& store, const RunRecord& run, const Context& cont
   const std::vector<ArmData> arms = load_run(store, run);
   fmt::print("{}", render_run_summary(run, arms, comparisons_of(arms), {use_color(context, stdout)}));
   std::fflush(stdout);
+}
+
+// As a shell takes it.
+std::string shell_word(const std::string& text) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("_-./,:=+@%").find(char(c)) != std::string_view::npos;
+  };
+  if (!text.empty() && std::ranges::all_of(text, is_plain)) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
+// The bench whose figures a plan with these settings takes its times from.
+std::string bench_command_for(const EngineInfo& engine, const EngineSettings& settings,
+                              const Context& context) {
+  std::string command = "kveval bench --model " + shell_word(engine.model);
+  if (settings.compute != Compute::float32) command += " --compute bf16";
+  if (settings.threads != 0) command += fmt::format(" --threads {}", settings.threads);
+  if (context.db != Context().db) command += " --db " + shell_word(context.db);
+  return command;
 }
 
 void check_errors(const Store& store, const std::string& run_id, const std::vector<ArmRecord>& arms) {
@@ -90,18 +113,27 @@ void add_compute_option(CLI::App& command, EngineSettings& settings) {
   command
       .add_option_function<std::string>(
           "--compute",
-          [&settings](const std::string& name) {
-            settings.compute = name == "bf16" ? Compute::bfloat16 : Compute::float32;
-          },
+          [&settings](const std::string& name) { settings.compute = compute_named(name).value(); },
           "what is multiplied: float32, or bf16, faster where the CPU has AVX512_BF16; runs of one are never "
           "compared with runs of the other")
       ->envname("KVEVAL_COMPUTE")
-      ->check(CLI::IsMember({"float32", "bf16"}))
+      ->check(CLI::IsMember({"float32", "bf16", "bfloat16"}))
       ->default_str("float32");
 }
 
 std::string default_profiles(Compute compute) {
   return compute == Compute::bfloat16 ? "bf16,int8,e4m3,e5m2" : "fp16,int8,e4m3,e5m2";
+}
+
+void add_profiles_option(CLI::App& command, std::optional<std::string>& profiles) {
+  command.add_option("--profiles", profiles, "cache profiles, separated by commas ('kveval list profiles')")
+      ->envname("KVEVAL_PROFILES")
+      ->default_str(default_profiles(Compute::float32) + "; with bf16 arithmetic bf16 for fp16");
+}
+
+void add_profile_option(CLI::App& command, std::optional<std::string>& profile) {
+  command.add_option("--profile", profile, "cache profile ('kveval list profiles')")
+      ->default_str("fp16; with bf16 arithmetic bf16");
 }
 
 std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettings& settings,
@@ -177,11 +209,16 @@ bool CleanEnd::cancelled() const { return context_.interrupts != nullptr && cont
 std::vector<SpeedRecord> known_speeds(const EngineInfo& engine, const Context& context) {
   // A plan's times may be a guess: whatever is wrong with the file, who needs it will say so.
   try {
-    return Store(context.db, Store::Mode::read_only).speeds(speed_key(engine, this_environment({})));
+    std::vector<SpeedRecord> speeds =
+        Store(context.db, Store::Mode::read_only).speeds(speed_key(engine, this_environment({})));
+    // Plans parse them: a profile of another version must not end one.
+    for (const SpeedRecord& speed : speeds) parse_profile(speed.profile);
+    return speeds;
   } catch (const Error&) { return {}; }
 }
 
-void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
+void print_plan(const Plan& plan, const EngineInfo& engine, const EngineSettings& settings,
+                const Context& context, std::FILE* stream) {
   fmt::print(stream, "model    {} ({} layers, {} tokens of context, {}, {}, {} threads)\n", engine.model,
              engine.layers, engine.context, engine.compute, engine.simd, engine.threads);
   fmt::print(
@@ -212,11 +249,11 @@ void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream) {
   }
   fmt::print(stream, "{}", table.text());
   if (plan.measured_ms) {
-    fmt::print(stream, "time     from 'kveval bench' of {:%Y-%m-%d}\n",
+    fmt::print(stream, "time     from 'kveval bench' of {:%Y-%m-%d} UTC\n",
                fmt::gmtime(std::time_t(*plan.measured_ms / 1000)));
   } else {
-    fmt::print(stream, "time     is a guess: 'kveval bench --model {}{}' measures this machine\n",
-               engine.model, engine.compute == name_of(Compute::bfloat16) ? " --compute bf16" : "");
+    fmt::print(stream, "time     is a guess; this measures the machine: {}\n",
+               bench_command_for(engine, settings, context));
   }
   fmt::print(stream, "estimate {}, {}, about {}, up to {} of cache\n", counted(plan.groups.size(), "group"),
              counted(plan.samples() * plan.arms.size(), "answer"), format_duration(plan.seconds()),

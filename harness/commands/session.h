@@ -1,9 +1,10 @@
-// What the verbs that need a model share: an engine for it, prompts from files, and a plan carried out with
-// progress and a summary.
+// What the verbs that need a model share: their options, an engine for the model, prompts from files, what is
+// known of its speed, and a plan printed and carried out with progress and a summary.
 #pragma once
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,9 @@ void add_engine_options(CLI::App& command, EngineSettings& settings);
 void add_compute_option(CLI::App& command, EngineSettings& settings);
 // What --profiles begins as: the 16-bit format of the arithmetic and the 8-bit ones.
 std::string default_profiles(Compute compute);
-void add_chat_option(CLI::App& command, std::string& chat);  // what chat_of takes
+void add_profiles_option(CLI::App& command, std::optional<std::string>& profiles);  // else default_profiles
+void add_profile_option(CLI::App& command, std::optional<std::string>& profile);    // else wide_format's
+void add_chat_option(CLI::App& command, std::string& chat);                         // what chat_of takes
 
 // A catalogued model that is not here is fetched first.
 std::unique_ptr<Engine> open_engine(const std::string& model, const EngineSettings& settings,
@@ -67,8 +70,9 @@ class CleanEnd {
 // What the database, if there is one that can be read, knows of this machine's speed with the engine's model.
 std::vector<SpeedRecord> known_speeds(const EngineInfo& engine, const Context& context);
 
-// Cells, arms, time and memory.
-void print_plan(const Plan& plan, const EngineInfo& engine, std::FILE* stream);
+// Cells, arms, time and memory. Where the time is a guess, the command that ends it.
+void print_plan(const Plan& plan, const EngineInfo& engine, const EngineSettings& settings,
+                const Context& context, std::FILE* stream);
 
 // Runs what is missing, then prints the results on stdout and what to do next on stderr. Throws Error{run}
 // when more than a tenth of the samples are errors.

@@ -29,8 +29,8 @@ TEST(Progress, Bytes) {
 
 Progress halfway() {
   Progress progress;
-  progress.groups_done = 9;
-  progress.groups = 20;
+  progress.done = 9;
+  progress.total = 20;
   progress.done_cost = 30;
   progress.total_cost = 120;
   progress.place = "niah 32k #3";
@@ -62,7 +62,7 @@ TEST(Progress, CostsThatAreUnknownOrExceeded) {
   Progress progress = halfway();
   progress.total_cost = 0;
   EXPECT_THAT(progress_text(progress, 20), HasSubstr("0 %"));
-  progress.groups_done = progress.groups;
+  progress.done = progress.total;
   EXPECT_THAT(progress_text(progress, 20), HasSubstr("100 %"));
   progress.total_cost = 10;
   EXPECT_THAT(progress_bar(progress, 20, 100), HasSubstr("100 %"));

@@ -10,6 +10,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 
+#include "engine/compute.h"
 #include "engine/fake_engine.h"
 #include "harness/environment.h"
 #include "harness/record.h"
@@ -221,11 +222,11 @@ TEST(Run, ProgressRisesToTheWhole) {
   begin(folder / "k.db", run_script(), {{}, [&](const Progress& progress) {
                                           EXPECT_GE(progress.done_cost, last - 1e-9);
                                           EXPECT_LE(progress.done_cost, progress.total_cost * (1 + 1e-9));
-                                          EXPECT_GE(progress.groups_done, groups);
+                                          EXPECT_GE(progress.done, groups);
                                           EXPECT_FALSE(progress.place.empty());
                                           last = progress.done_cost;
                                           total = progress.total_cost;
-                                          groups = progress.groups_done;
+                                          groups = progress.done;
                                         }});
   EXPECT_GT(total, 0);
   EXPECT_NEAR(last, total, 1e-9 * total);
@@ -272,7 +273,7 @@ TEST(Resume, KeepsTheArithmetic) {
     const RunRecord run =
         record_of(small_suite(), plan, "fake", "auto", engine.describe(), this_environment({}), 1);
     EXPECT_EQ(run.compute, name_of(compute));
-    EXPECT_EQ(config_of(run).compute, compute);
+    EXPECT_EQ(compute_named(run.compute), compute);
   }
 }
 
