@@ -26,8 +26,8 @@ constexpr bool is_static(ScaleAxis axis) {
 
 enum class CacheMode : uint8_t {
   as_you_go,  // prefill already reads quantized keys and values: what a server does
-  transcode,  // one 16-bit prefill, re-encoded once behind the prefix: isolates the read error, one prefill for
-              // all
+  transcode,  // one 16-bit prefill, re-encoded once behind the prefix: isolates the read error, one prefill
+              // for all
 };
 
 // Keys or values.

@@ -44,13 +44,27 @@ GroupShape shape_of(const SampleGroup& group, const Task& task) {
   return shape;
 }
 
-// The speed measured at the length nearest to `tokens`, in ratio; one of `profile` before any other.
+// Speeds at lengths this many times apart say little of each other; profiles at one length differ by
+// percents.
+constexpr double kFar = 8;
+// What a much shorter prompt than this takes is fixed cost, no work: one forward pass reads as many tokens.
+constexpr int64_t kWholePass = 512;
+
+// The speed measured at the length nearest to `tokens`, in ratio, one of `profile` before any other unless it
+// is far; null: none that says anything of such a length.
 const SpeedRecord* nearest(const std::vector<SpeedRecord>& speeds, std::string_view profile, size_t tokens) {
-  const auto rank = [&](const SpeedRecord& speed) {
-    return std::pair(speed.profile != profile, std::abs(std::log(double(speed.length) / double(tokens))));
-  };
-  const auto best = std::ranges::min_element(speeds, {}, rank);
-  return best == speeds.end() ? nullptr : &*best;
+  const SpeedRecord* best = nullptr;
+  std::tuple<bool, bool, double> best_rank;
+  for (const SpeedRecord& speed : speeds) {
+    const double ratio = std::abs(std::log(double(speed.length) / double(tokens)));
+    const bool far = ratio > std::log(kFar);
+    if (far && speed.length < std::min(int64_t(tokens), kWholePass)) continue;
+    const std::tuple rank(far, speed.profile != profile, ratio);
+    if (best != nullptr && best_rank <= rank) continue;
+    best = &speed;
+    best_rank = rank;
+  }
+  return best;
 }
 
 // Replaces a guess by what was measured, which may be of another profile.

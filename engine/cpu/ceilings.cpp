@@ -159,11 +159,12 @@ double measure_flops_per_second(const Kernels& kernels, int threads) {
   });
 }
 
-double measure_bytes_per_second(int threads) {
+double measure_bytes_per_second(int wanted) {
+  // More threads than cores would take turns, each with its small part in the caches.
+  const int threads = std::min(wanted, usable_cores());
   ThreadPool pool(threads);
-  const size_t cores = std::min(size_t(threads), size_t(usable_cores()));
   const size_t bytes =  // of each thread
-      std::max(kLeastBytes, kBytesPerCore * cores) / size_t(threads) / kPieceBytes * kPieceBytes;
+      std::max(kLeastBytes, kBytesPerCore * size_t(threads)) / size_t(threads) / kPieceBytes * kPieceBytes;
   Buffer buffer(bytes * size_t(threads) / sizeof(float));
   std::vector<Part> parts(size_t(threads), Part{});
   // Written first by whoever reads it: pages that were never written are all the same one.

@@ -33,7 +33,7 @@ struct BenchOptions {
   std::string model = "phantom";
   std::optional<std::string> profiles;  // else default_profiles
   std::string lengths = "2k,8k";
-  std::string tokens_file;
+  std::optional<std::string> tokens_file;
   int decode = 32;
   int questions = 0;
   int rounds = 3;
@@ -205,7 +205,7 @@ std::vector<Profile> chosen_profiles(const BenchOptions& options) {
 }
 
 void check_lengths(const std::vector<size_t>& lengths, const BenchOptions& options, const EngineInfo& info) {
-  const bool from_file = !options.tokens_file.empty();
+  const bool from_file = options.tokens_file.has_value();
   const size_t context = size_t(info.context);
   for (const size_t length : lengths) {
     if (length < 2) {
@@ -265,6 +265,7 @@ std::vector<SpeedRecord> speeds_of(const BenchResult& result, const SpeedKey& ke
 // Figures that cannot be kept are no reason not to measure and to show them.
 void warn_not_kept(const Error& error) {
   fmt::print(stderr, "kveval: figures are not kept: {}\n", error.what());
+  if (!error.hint.empty()) fmt::print(stderr, "        {}\n", error.hint);
 }
 
 // Where figures are kept, if they are: runs estimate from this machine's speed with the usual settings.
@@ -294,7 +295,7 @@ void save_speeds(Store& store, const BenchResult& result, const Context& context
 void bench_command(const BenchOptions& options, const Context& context) {
   std::vector<Profile> profiles = chosen_profiles(options);
   Tokens given;
-  if (!options.tokens_file.empty()) given = read_token_file(options.tokens_file);
+  if (options.tokens_file) given = read_token_file(*options.tokens_file);
   std::vector<size_t> lengths;
   if (given.empty())
     for (const int length : parse_lengths(options.lengths)) lengths.push_back(size_t(length));
@@ -302,7 +303,7 @@ void bench_command(const BenchOptions& options, const Context& context) {
     lengths = {given.size()};
   const std::unique_ptr<Engine> engine = open_engine(options.model, options.engine, context);
   const EngineInfo info = engine->describe();
-  check_vocabulary(given, info, options.tokens_file);
+  check_vocabulary(given, info, options.tokens_file.value_or(""));
   check_lengths(lengths, options, info);
   resolve_profiles(profiles, *engine);
   const std::vector<PlannedArm> arms = plan_arms(profiles, *engine);

@@ -6,11 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/commands/terminal_table.h"
+#include "reports/text.h"
 
 namespace kveval {
 namespace {
 
-std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
+std::string whole_percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
 
 }  // namespace
 
@@ -65,10 +66,10 @@ std::string bench_table(const BenchResult& result) {
                                     std::to_string(m.tokens),
                                     fmt::format("{:.2f}", median(m.prefill_seconds)),
                                     fmt::format("{:.0f}", prefill_tokens_per_second(m)),
-                                    percent(prefill_of_ceiling(m, result.ceilings)),
+                                    whole_percent(prefill_of_ceiling(m, result.ceilings)),
                                     fmt::format("{:.2f}", median(m.decode_seconds) * 1e3),
                                     fmt::format("{:.1f}", decode_tokens_per_second(m)),
-                                    percent(decode_of_ceiling(m, result.ceilings))};
+                                    whole_percent(decode_of_ceiling(m, result.ceilings))};
     if (result.questions > 0) {
       row.push_back(fmt::format("{:.2f}", median(m.questions_seconds)));
       row.push_back(fmt::format("{:.2f}", questions_of_model(m)));
@@ -77,8 +78,8 @@ std::string bench_table(const BenchResult& result) {
     table.add(row);
   }
   const EngineInfo& engine = result.engine;
-  return fmt::format("{} ({}, {}, {} threads), median of {}; ceilings: {:.0f} GFLOP/s, {:.1f} GB/s\n{}",
-                     engine.model, engine.compute, engine.simd, engine.threads, result.rounds,
+  return fmt::format("{} ({}, {}, {}), median of {}; ceilings: {:.0f} GFLOP/s, {:.1f} GB/s\n{}", engine.model,
+                     engine.compute, engine.simd, counted(size_t(engine.threads), "thread"), result.rounds,
                      result.ceilings.flops_per_second / 1e9, result.ceilings.bytes_per_second / 1e9,
                      table.text());
 }

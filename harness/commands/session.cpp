@@ -9,6 +9,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -168,6 +169,7 @@ Tokens read_token_file(const std::string& path) {
   };
   std::ifstream file(path);
   if (!file) throw refuse("cannot be opened");
+  if (std::filesystem::is_directory(path)) throw refuse("is a folder");
   const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
   if (!json.is_object() || !json.contains("ids") || !json["ids"].is_array())
     throw refuse("is no JSON object with \"ids\"");
@@ -219,8 +221,9 @@ std::vector<SpeedRecord> known_speeds(const EngineInfo& engine, const Context& c
 
 void print_plan(const Plan& plan, const EngineInfo& engine, const EngineSettings& settings,
                 const Context& context, std::FILE* stream) {
-  fmt::print(stream, "model    {} ({} layers, {} tokens of context, {}, {}, {} threads)\n", engine.model,
-             engine.layers, engine.context, engine.compute, engine.simd, engine.threads);
+  fmt::print(stream, "model    {} ({} layers, {} tokens of context, {}, {}, {})\n", engine.model,
+             engine.layers, engine.context, engine.compute, engine.simd,
+             counted(size_t(engine.threads), "thread"));
   fmt::print(
       stream, "prompts  {}\n",
       plan.chat.family == "plain" ? "plain text" : fmt::format("in the {} chat template", plan.chat.family));

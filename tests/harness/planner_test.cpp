@@ -155,10 +155,18 @@ TEST(PlannedTimes, TakeTheNearestLengthInRatioOfTheSameProfile) {
   EXPECT_NEAR(rate("fp16", speeds, 7000), 1e6, 1);
   EXPECT_NEAR(rate("fp16", speeds, 9000), 3e6, 1);  // nearer to 2,048 in tokens
   EXPECT_NEAR(rate("fp16", speeds, 200000), 3e6, 1);
-  EXPECT_NEAR(rate("int8", speeds, 1024), 7e6, 1);
+  EXPECT_NEAR(rate("int8", speeds, 1024), 1e6, 1);  // of another profile: its own is 128 times as long
+  EXPECT_NEAR(rate("int8", speeds, 20000), 7e6, 1);
   EXPECT_NEAR(rate("e4m3", speeds, 1024), 1e6, 1);  // of any profile
   EXPECT_NEAR(rate("e4m3", speeds, 200000), 7e6, 1);
-  EXPECT_NEAR(rate("int8,mode=transcode", speeds, 1024), 7e6, 1);
+  EXPECT_NEAR(rate("int8,mode=transcode", speeds, 20000), 7e6, 1);
+}
+
+TEST(PlannedTimes, PromptsTooShortToSayAnythingAreNotUsed) {
+  EXPECT_EQ(planned("fp16", {speed("fp16", 2, 1e3, 1)}).measured_ms, std::nullopt);
+  EXPECT_EQ(planned("fp16", {speed("fp16", 2, 1e3, 1), speed("int8", 2048, 1e6, 1, 5)}).measured_ms, 5);
+  EXPECT_EQ(planned("fp16", {speed("fp16", 512, 1e6, 1, 7)}, {262144}).measured_ms, 7)
+      << "far, but whole passes";
 }
 
 // Reads half as much a step under int8.
