@@ -92,7 +92,7 @@ constexpr size_t kBytesPerCore = size_t(16) << 20;  // the largest caches hold 1
 struct Part {
   const char* data = nullptr;
   size_t bytes = 0, at = 0;
-  int64_t sum = 0;  // somebody has to want what is read
+  uint64_t sum = 0;  // somebody has to want what is read; wraps around
 
   // Reads kPieceBytes more.
   double read() {
@@ -103,7 +103,7 @@ struct Part {
       for (size_t i = 0; i < 4; i++)
         sums[i] = _mm_add_epi64(sums[i], _mm_load_si128(reinterpret_cast<const __m128i*>(p) + i));
     }
-    for (const __m128i& s : sums) sum += _mm_cvtsi128_si64(s);
+    for (const __m128i& s : sums) sum += uint64_t(_mm_cvtsi128_si64(s));
     at = (at + kPieceBytes) % bytes;
     return double(kPieceBytes);
   }
@@ -178,7 +178,7 @@ double measure_bytes_per_second(int wanted) {
     return 0.0;
   });
   const double best = best_rate_of(pool, [&](int thread) { return parts[size_t(thread)].read(); });
-  int64_t sum = 0;
+  uint64_t sum = 0;
   for (const Part& part : parts) sum += part.sum;
   asm volatile("" : : "r"(sum));
   return best;
